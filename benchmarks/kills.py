@@ -61,8 +61,8 @@ def content(folder: Path) -> dict[str, object]:
                 for name, d in f.items():
                     attributes = {k: str(v) for k, v in d.attrs.items()}
                     files[f"{key}:{name}"] = (str(d.dtype), d.shape, d[...].tobytes(), attributes)
-        elif path.suffix in (".csv", ".json"):
-            files[key] = "exists"  # these files contain durations
+        elif path.suffix in (".csv", ".json", ".jsonl"):
+            files[key] = "exists"  # these files contain durations, or digests of files that do
         else:
             files[key] = path.read_bytes()
     return files

@@ -2,8 +2,8 @@
 
     python benchmarks/stops.py --log LOG.csv [--moments 15] [--seed 0] [--commands predict map …]
 
-A stopped command must end with status 130 (0 if it was done) and one line of text, and leave no
-lock, no temporary file, no process and no incomplete output; the same command, with `--overwrite`
+A stopped command must end with status 143 (0 if it was done) and one line of text, and leave no
+temporary file, no process and no incomplete output; the same command, with `--overwrite`
 where it has that flag, must then give the files of an uninterrupted run. The commands run in
 processes that have the package imported, so that the moments fall into the work.
 """
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support import forks
 from support.stored import write_folder
 
+STATUS = 128 + signal.SIGTERM
 PROGRAM = "import sys; from probsa.cli import main; sys.exit(main())"
 
 
@@ -78,7 +79,8 @@ def start(command: list[str], folder: Path) -> forks.Fork:
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.rglob(".*"))
+    """Return the hidden files below a folder, without the ledgers of output folders."""
+    return sorted(p.name for p in folder.rglob(".*") if p.name != ".probsa")
 
 
 def prepared(root: Path, name: str, out: Path, patched: Path) -> None:
@@ -111,7 +113,7 @@ def stop(root: Path, name: str, moment: float, whole: dict[str, object]) -> dict
         resumed = second.wait()
         equal = names(out) == set(whole)
         faults = {
-            "status": not done and (status != 130 or not running),
+            "status": not done and (status != STATUS or not running),
             "traceback": "Traceback" in errors or "unforeseen" in errors or "leaked" in errors,
             "left": bool(left),
             "alive": bool(alive),

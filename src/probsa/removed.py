@@ -22,6 +22,7 @@ REMOVED: Mapping[str, str] = {
     "survival": "discrete hazards, by which all models learn times: leave it out",
     "lesions": "MONAI's LesionFROC, on what probsa map exports",
     "recall": "--coverage or --max-error of probsa evaluate and probsa sets",
+    "ray": "--engine slurm, or --shard i/n on each machine",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""

@@ -28,7 +28,7 @@ from probsa.core import note_written
 from probsa.core.store import peek_bag, read_bag, read_stamp, write_bag
 from probsa.errors import BagError, InputError
 from probsa.features import build
-from probsa.jobs.engines import run_tasks
+from probsa.jobs import run_tasks
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)

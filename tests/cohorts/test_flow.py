@@ -10,7 +10,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from support import forks
 from support.crashing import CrashingPatching, CrashingReader
+from support.leftovers import temporary_of
 from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
 from support.refusals import refused
@@ -18,18 +20,13 @@ from support.refusals import refused
 from probsa.cohorts import flow, reading
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
-from probsa.cohorts.inputs import find_inputs
-from probsa.cohorts.patching import Patching
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
-from probsa.core import TextTable
-from probsa.core.files import temporary_files_below
+from probsa.core import TextTable, foreign_files
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
-from probsa.jobs.leftovers import sweep
-from probsa.jobs.locks import claim, lock_file
-from probsa.jobs.tasks import Task
+from probsa.jobs import Share
 from probsa.patches import settings
 from probsa.slides import open_slide
 
@@ -114,15 +111,41 @@ def test_batches_and_readers_change_nothing(work, finished):
         np.testing.assert_allclose(here.features, there.features, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch, engine):
+def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch):
     fork_workers(monkeypatch)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    out, run = tmp_path / "work", RunOptions(engine=engine, workers=2)
+    out = tmp_path / "work"
+    run = RunOptions(workers=2)
     (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
     report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)
     assert patched.counts == report.counts == {"done": 3}
     assert datasets(out) == datasets(finished)
+
+
+COMMAND = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_two_runs_of_one_command_give_the_files_of_one(slides, finished, tmp_path):
+    """Both have one process and begin with the same slide."""
+    out = tmp_path / "work"
+    patch = ["patch", slides, "--out", out, "--patch-size", "128", "--mpp", "0.5", "--workers", "1"]
+    extract = ["extract", out, "--encoder", "handcrafted", "--batch", "7", "--readers", "0"]
+    for arguments in (patch, extract):
+        both = [forks.begin(COMMAND, *arguments) for _ in range(2)]
+        for process in both:
+            assert process.wait() == 0, process.errors()
+    assert datasets(out) == datasets(finished)
+    files = [
+        {p.relative_to(work) for p in work.rglob("*") if ".probsa" not in p.parts}
+        for work in (out, finished)
+    ]
+    assert files[0] == files[1]
+    for table in ("patch.csv", "features_handcrafted.csv"):
+        rows = [
+            [r | {"seconds": ""} for r in TextTable.read(work / NAME / table).rows]
+            for work in (out, finished)
+        ]
+        assert rows[0] == rows[1]
+    assert list(foreign_files(out)) == []
 
 
 def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
@@ -285,13 +308,11 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
 def test_shards_part_the_work_and_make_the_whole(slides, finished, tmp_path):
     out = tmp_path / "work"
     for i in range(2):
-        patch_cohort(slides, out, settings=SMALL, run=RunOptions(shard=(i, 2)))
+        patch_cohort(slides, out, settings=SMALL, run=RunOptions(share=Share(i, 2)))
     for i in range(2):
-        extract_cohort(out, ExtractOptions(batch=7), run=RunOptions(shard=(i, 2)))
+        extract_cohort(out, ExtractOptions(batch=7), run=RunOptions(share=Share(i, 2)))
     assert datasets(out) == datasets(finished)
     assert (out / NAME / "patch_0of2.csv").is_file() and (out / NAME / "patch_1of2.csv").is_file()
-    with pytest.raises(InputError, match=r"shard 2/2"):
-        patch_cohort(slides, out, settings=SMALL, run=RunOptions(shard=(2, 2)))
 
 
 def test_edited_contours_take_the_place_of_tissue(slides, work, tmp_path):
@@ -328,7 +349,7 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
 
 
 def left(work: Path) -> list[str]:
-    return [p.name for p in work.rglob(".*") if p.suffix in (".lock", ".tmp")]
+    return [p.name for p in work.rglob(".*") if p.suffix == ".tmp"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -367,37 +388,31 @@ def test_options_that_cannot_be(wrong):
     refused(InputError, "at least", ExtractOptions, **wrong)
 
 
-def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
-    """This applies to every file of a run; files that other processes write stay."""
+def test_what_a_killed_run_left_half_written_goes(slides, work, finished):
+    """This applies to every file of a run; what others write or wrote stays."""
     made = [
         p for p in work.rglob("*") if p.is_file() and p.suffix in (".h5", ".json", ".jpg", ".csv")
     ]
     assert len(made) > 20
     for path in made:
-        (path.parent / f".{path.name}.abcd1234.tmp").write_bytes(b"half")
-    foreign = work / ".notes.txt.abcd1234.tmp"
+        temporary_of(path).write_bytes(b"half")
+    foreign = temporary_of(work / "notes.txt")
     foreign.write_bytes(b"not ours")
-    with claim(work / NAME / "patches" / "slide0_patches.h5") as lock:
-        assert lock is not None
-        sweeping = Patching(WorkFolder(work), WorkFolder(work).choose(), settings=SMALL)
-        tasks = [
-            Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
-            for i in find_inputs(slides)
-        ]
-        guard = {path: task.target for task in tasks for path in sweeping.outputs(task)}
-        sweep(work, guard=guard.get)
-        left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
-        assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
+    living = temporary_of(work / "thumbnails" / "slide0.jpg", pid=os.getpid())
+    living.write_bytes(b"half")
+    earlier = work / "thumbnails" / ".slide0.jpg.abcd1234.tmp"
+    earlier.write_bytes(b"of version 0.2")
     patch_cohort(slides, work, settings=SMALL)
     extract_cohort(work, ExtractOptions(batch=7))
-    assert temporary_files_below(work) == [foreign]
-    foreign.unlink()
+    assert set(work.rglob(".*.tmp")) == {foreign, living, earlier}
+    for path in (foreign, living, earlier):
+        path.unlink()
     assert sorted(p.relative_to(work) for p in work.rglob("*")) == sorted(
         p.relative_to(finished) for p in finished.rglob("*")
     )
 
 
-def test_rows_records_and_locks_of_a_done_run_are_kept_or_mended(slides, work):
+def test_rows_and_records_of_a_done_run_are_kept_or_mended(slides, work):
     (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
     assert [o.name for o in report.outcomes] == ["slide1"]
     rows = TextTable.read(work / NAME / "patch.csv").rows
@@ -412,13 +427,3 @@ def test_rows_records_and_locks_of_a_done_run_are_kept_or_mended(slides, work):
     assert again is not None and again.status == "done"
     assert again.count == before["slide1.json"].count
     assert sorted(p.name for p in folder.iterdir()) == sorted(before)
-    lock = lock_file(work / NAME / "features_handcrafted" / "slide1.h5")
-    other = lock_file(work / NAME / "features_handcrafted" / "foreign.h5")
-    for path in (lock, other):
-        path.write_text(json.dumps({"token": "a", "host": "h", "place": "x", "pid": 1}))
-        os.utime(path, (0, 0))
-    with claim(work / NAME / "features_handcrafted" / "slide2.h5") as alive:
-        assert alive is not None
-        assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 3}
-        assert alive.path.exists()
-    assert not lock.exists() and other.exists()

@@ -8,7 +8,7 @@ import pytest
 from support.refusals import refused
 
 from probsa.core import files, replacing_hdf5
-from probsa.core.files import replacing, temporary_files, write_csv, write_json
+from probsa.core.files import replacing, write_csv, write_json
 from probsa.errors import BagError
 
 
@@ -107,14 +107,3 @@ def test_the_umask_of_the_user_holds(tmp_path):
     code += "write_json(Path(sys.argv[1]), 1)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True, umask=0o027)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
-
-
-@pytest.mark.parametrize("stem", ["L" * 252, "é" * 126, "n" * 245, "n" * 200])
-def test_a_file_with_the_longest_name_is_written(tmp_path, stem):
-    path = tmp_path / f"{stem}.h5"
-    with replacing(path) as temporary:
-        temporary.write_text("x")
-        assert temporary_files(path) == [temporary]
-        # another file whose name begins alike has another temporary file
-        assert temporary_files(path.with_name(f"{stem[:-1]}z.h5")) == []
-    assert path.read_text() == "x" and list(tmp_path.iterdir()) == [path]

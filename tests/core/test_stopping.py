@@ -13,8 +13,7 @@ from probsa.core import orderly_stop, stoppable
 HEAD = """
 import os, signal, sys, time, weakref
 from pathlib import Path
-from probsa.core import orderly_stop, replacing, stoppable, unstoppable
-from probsa.jobs import claim, replacing_folder
+from probsa.core import orderly_stop, replacing, replacing_folder, stoppable, unstoppable
 folder = Path(sys.argv[1])
 stop = lambda *_: signal.raise_signal(signal.SIGTERM)
 """
@@ -58,10 +57,6 @@ child.start()
 print(child.pid, flush=True)
 stop()
 """
-LOCK = """
-lock = claim(folder / "x")
-stop()
-"""
 ORPHAN = """
 import multiprocessing
 from support.toy_stage import wait_for, wait_with_parent
@@ -100,7 +95,7 @@ def stopped(program: str, *arguments: object, **given: object) -> forks.Fork:
     )
 
 
-@pytest.mark.parametrize("program", [IN_HDF5, FINALIZER, CALLBACK, FILE, FOLDER, LOCK, SWALLOWED])
+@pytest.mark.parametrize("program", [IN_HDF5, FINALIZER, CALLBACK, FILE, FOLDER, SWALLOWED])
 def test_a_signal_leaves_nothing_wherever_it_comes(tmp_path, program):
     done = stopped(program, tmp_path)
     assert (done.returncode, done.errors(), done.output()) == (143, "stopped\n", "")

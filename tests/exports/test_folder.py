@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.leftovers import temporary_of
 from support.made_dicom import write_dicom_slide
 from support.made_exports import predictions, slide_bag
 from support.made_maps import bag, lattice, pink
@@ -104,8 +105,9 @@ def test_wrong_requests_write_nothing(tmp_path, capsys, flags, words):
 def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, slides, monkeypatch):
     preds, out = predictions(tmp_path / "p", slide_bag()), tmp_path / "out"
     out.mkdir()
-    (out / ".a.ome.tiff.abcdefgh.tmp").write_text("left by a process that was killed")
-    (out / ".other.ome.tiff.abcdefgh.tmp").write_text("of nobody")
+    temporary_of(out / "a.ome.tiff").write_text("left by a process that was killed")
+    foreign = temporary_of(out / "other.ome.tiff")
+    foreign.write_text("of nobody")
     (out / "a.ome.tiff").write_text("before")
     open_output(out, earlier=lambda folder: [folder / "a.ome.tiff"])
     settings = ExportSettings(ome_tiff=True, geojson="contours")
@@ -114,7 +116,7 @@ def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, s
         patch.setattr("tifffile.TiffWriter.write", _full)
         ((name, reason),) = export_folder(preds, out, settings, sources=sources).failures
     assert name == "a" and "the OME-TIFF file was not written" in reason and "No space" in reason
-    assert names(out) == [".other.ome.tiff.abcdefgh.tmp", "a.geojson", "a.ome.tiff"]
+    assert names(out) == [foreign.name, "a.geojson", "a.ome.tiff"]
     assert (out / "a.ome.tiff").read_text() == "before"
     with pytest.raises(UnknownName):
         export_folder(preds, out, settings, bags=["b"], sources=sources)

@@ -73,7 +73,7 @@ class Bench:
             warnings.simplefilter("ignore")  # as the command does; the tests make errors of them
             outcome = subject.drive(case, out)
         told(outcome)
-        beside = [*out.parent.glob(f".{out.name}*"), *out.rglob(".*.tmp"), *out.rglob(".*.lock")]
+        beside = [*out.parent.glob(f".{out.name}*"), *out.rglob(".*.tmp")]
         assert not {*case.rglob("*")} - before and not beside, "files were left behind"
         if outcome.status == 2:
             assert not out.exists() or not any(p.is_file() for p in out.rglob("*.*")), "an output"

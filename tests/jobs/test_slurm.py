@@ -18,7 +18,7 @@ pytest.importorskip("submitit")
 def run(function, folder, notes, *, on_poll=lambda: None, **options):
     options = {"cluster": "local", "timeout_min": 5, **options}
     settings = SlurmJobs(folder=folder / "logs", options=options, note=notes.append)
-    run_jobs(function, jobs=2, settings=settings, on_poll=on_poll)
+    run_jobs([function] * 2, settings=settings, on_poll=on_poll)
 
 
 def test_jobs_are_waited_for_and_failures_reported(tmp_path, monkeypatch):

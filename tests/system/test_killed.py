@@ -1,4 +1,4 @@
-"""Commands that were killed leave nothing that the next run does not sweep, and repeat exactly."""
+"""Commands that were killed leave nothing that the next run does not remove, and repeat exactly."""
 
 import hashlib
 import signal
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from support import forks
+from support.leftovers import temporary_of
 from support.stored import write_folder
 from support.toy_stage import wait_for
 
 from probsa.cli import main
-from probsa.errors import OutputExists
 from probsa.evaluation import read_predictions
-from probsa.jobs import sole_writer
 
 # A process that sends itself a signal in the middle of the n-th file that it writes.
 PROGRAM = """
@@ -84,7 +83,7 @@ def test_a_stopped_command_leaves_nothing_half_written(trained, tmp_path, name, 
 
 
 @pytest.mark.parametrize("name", ["predict", "map", "convert"])
-def test_the_next_run_sweeps_what_a_killed_one_left_and_gives_equal_files(trained, tmp_path, name):
+def test_the_next_run_removes_what_a_killed_one_left_and_gives_equal_files(trained, tmp_path, name):
     arguments = commands(trained, tmp_path)[name]
     if name == "convert":
         arguments.append("--overwrite")
@@ -93,8 +92,7 @@ def test_the_next_run_sweeps_what_a_killed_one_left_and_gives_equal_files(traine
     for path in sorted(tmp_path.iterdir()):
         path.rename(tmp_path.parent / f"{tmp_path.name}-{path.name}-whole")
     killed(arguments, n=4)
-    left = hidden(tmp_path)
-    assert any(p.endswith(".tmp") for p in left) and any(p.endswith(".lock") for p in left)
+    assert any(p.endswith(".tmp") for p in hidden(tmp_path))
     foreign = tmp_path / ("." if name == "predict" else name[0]) / ".notes.abcdefgh.tmp"
     foreign.write_text("not ours")
     assert main(arguments) == 0
@@ -103,15 +101,15 @@ def test_the_next_run_sweeps_what_a_killed_one_left_and_gives_equal_files(traine
     assert digests(tmp_path) == wanted
 
 
-def test_maps_of_other_bags_are_swept_too_but_not_those_of_a_living_process(trained, tmp_path):
+def test_leftovers_of_other_maps_go_too_but_not_those_of_a_living_process(trained, tmp_path):
     arguments = commands(trained, tmp_path)["map"]
     bags = read_predictions(trained[2] / "predictions").bags
     out = tmp_path / "m"
     out.mkdir()
-    left = out / f".{bags[0]}_mean.png.abcdefgh.tmp"
+    left = temporary_of(out / f"{bags[0]}_mean.png")
     left.write_text("half")
     living = "import time; from pathlib import Path; from probsa.core import replacing; "
-    living += "from probsa.jobs import claim; import sys; p = Path(sys.argv[1]); lock = claim(p)\n"
+    living += "import sys; p = Path(sys.argv[1])\n"
     living += "with replacing(p) as t: print(t, flush=True); time.sleep(60)"
     process = forks.begin(living, out / f"{bags[1]}.png")
     try:
@@ -127,20 +125,26 @@ def test_maps_of_other_bags_are_swept_too_but_not_those_of_a_living_process(trai
     assert hidden(out) == []
 
 
-def test_a_folder_is_written_by_one_process(trained, tmp_path, capsys):
-    for name, folder in (("predict", "p"), ("convert", "c")):
-        with sole_writer(tmp_path / folder):
-            assert main(commands(trained, tmp_path)[name]) == 2
-            assert "another process is writing to" in capsys.readouterr().err
-    with pytest.raises(OutputExists), sole_writer(tmp_path / "x"), sole_writer(tmp_path / "x"):
-        pass
+def test_two_runs_of_one_command_give_the_files_of_one(trained, tmp_path):
+    for name in ("predict", "map", "convert"):
+        assert main(commands(trained, tmp_path / "one")[name]) == 0
+        program = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
+        arguments = commands(trained, tmp_path / "two")[name]
+        if name != "map":
+            arguments.append("--overwrite")  # the other run may have begun
+        both = [forks.begin(program, *arguments) for _ in range(2)]
+        for process in both:
+            assert process.wait() == 0, process.errors()
+    assert digests(tmp_path / "two") == digests(tmp_path / "one")
+    assert hidden(tmp_path) == []
 
 
 def test_predictions_that_were_put_aside_come_back(trained, tmp_path):
     arguments = commands(trained, tmp_path)["predict"]
     assert main(arguments) == 0
     wanted = digests(tmp_path / "p")
-    (tmp_path / "p").rename(tmp_path / ".p.abcdefgh.old")  # killed between two renames
+    # killed between two renames
+    (tmp_path / "p").rename(temporary_of(tmp_path / "p").with_suffix(".old"))
     assert main(arguments) == 2  # they are there again, and are not overwritten
     assert main([*arguments, "--overwrite"]) == 0
     assert digests(tmp_path / "p") == wanted and hidden(tmp_path) == []

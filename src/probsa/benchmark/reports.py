@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ..core import foreign_files, remove_written
-from ..jobs import write_lock
+from ..core import foreign_files, remove_leftovers, remove_written
 from ..maps import Sources
 from .execution.cells import open_experiment
 from .figures.write import write_figures
@@ -47,13 +46,13 @@ def write_report(
     out = Path(out)
     results, told = read_results(out), told or (lambda _: None)
     open_experiment(out)
-    with write_lock(out / FOLDER):
-        files = write_tables(results, out, told=told)
+    for name in (FOLDER, "figures"):
+        remove_leftovers(out / name)
+    files = write_tables(results, out, told=told)
     told("figures")
-    with write_lock(out / "figures"):
-        figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)
-        users = set(foreign_files(out / "figures"))
-        for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
-            if old not in figures.written and old not in users:
-                remove_written(old)
+    figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)
+    users = set(foreign_files(out / "figures"))
+    for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
+        if old not in figures.written and old not in users:
+            remove_written(old)
     return ReportFiles(files=(*files, *figures.written), missing=figures.missing)

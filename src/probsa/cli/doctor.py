@@ -31,7 +31,6 @@ PACKAGES = {
     "dicom": "highdicom",
     "anndata": "anndata",
     "encoders": "timm transformers",
-    "cluster": "ray",
     "slurm": "submitit",
     "track": "tensorboard",
     "view": "starlette uvicorn",

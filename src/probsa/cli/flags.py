@@ -40,6 +40,7 @@ Readers = Annotated[
     Whole,
     Flag("N", "Number of processes that read and decode patches. Default: half of the cores."),
 ]
+Shard = Annotated[str, Flag("I/N")]
 MPP_HELP = (
     "Micrometres per level-0 pixel of slides that do not state it, or a table with the columns "
     "slide and mpp, which takes precedence over the files."
@@ -56,17 +57,17 @@ class WorkFlags:
     """How the work on a cohort is distributed.
 
     Work:
-        engine: Run on this machine, on a Ray cluster, or as Slurm jobs.
+        engine: Run on this machine, or as Slurm jobs.
         slurm: Settings of the Slurm jobs: partition, account, timeout_min, cpus_per_task, …
-        shard: Do only part I of N, counted from 0, so that N machines can share the work.
-            Default: 0/1.
+        shard: Do only part I of N, counted from 0, so that N machines can share the work. The
+            slides are dealt out by size. Default: 0/1.
         overwrite: Redo everything, including finished work.
         dry_run: Only estimate the number of patches, the disk space and the time, then exit.
     """
 
-    engine: Literal["local", "ray", "slurm"] = "local"
+    engine: Literal["local", "slurm"] = "local"
     slurm: Annotated[str, Flag("KEY=VALUE,…")] | None = None
-    shard: Annotated[str, Flag("I/N")] = "0/1"
+    shard: Shard = "0/1"
     overwrite: bool = False
     dry_run: bool = False
 
@@ -77,11 +78,10 @@ class WorkFlags:
             InputError: a flag has no such value.
         """
         from ..cohorts import RunOptions
+        from ..jobs import Share
         from .terminal import ERR
 
-        part, _, parts = self.shard.partition("/")
-        if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
-            raise InputError(f"--shard is {self.shard!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
+        share = Share.parse(self.shard)
         pairs = [pair.partition("=") for pair in (self.slurm or "").split(",") if pair]
         if not all(key and value for key, _, value in pairs):
             raise InputError(
@@ -89,7 +89,7 @@ class WorkFlags:
             )
         return RunOptions(
             engine=self.engine, workers=workers, isolated=isolated, gpus=gpus,
-            shard=(int(part), int(parts)), overwrite=self.overwrite,
+            share=share, overwrite=self.overwrite,
             slurm={key: int(value) if value.isdecimal() else value for key, _, value in pairs},
             note=ERR.print,
         )  # fmt: skip

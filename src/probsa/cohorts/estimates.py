@@ -14,11 +14,11 @@ from rich.console import Console
 
 from ..core import is_fault, named_file
 from ..errors import InputError
+from ..jobs import WHOLE, Share, share_of
 from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
 from ..slides import Slide, open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
-from .flow import shard_of
 from .geometry import SlideGeometry, print_geometries, resolution_hint
 from .inputs import Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
@@ -95,14 +95,14 @@ def estimate_patches(
     contours: Path | None = None,
     mpp: Resolution | None = None,
     workers: int = 1,
-    shard: tuple[int, int] = (0, 1),
+    share: Share = WHOLE,
 ) -> Estimate:
     """Estimate `patch_cohort`, whose arguments these are, by cutting a few slides.
 
     Raises:
         InputError: There is nothing to read.
     """
-    records = shard_of(find_inputs(source, mpp=mpp), shard)
+    records = share_of(find_inputs(source, mpp=mpp), share, size=Record.bytes_on_disk)
     fallback = None if isinstance(mpp, Mapping) else mpp
     geometries: list[SlideGeometry] = []
     counts, picture_sizes, seconds, failed = [], [], [], []

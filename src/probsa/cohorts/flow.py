@@ -3,11 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ..core import named_file, open_output, optional_path
+from ..core import named_file, open_output, optional_path, remove_leftovers, shortened
 from ..errors import InputError
-from ..jobs import Engine, SlurmJobs, Task, TaskOutcome, cores, run_tasks, sweep
+from ..jobs import (
+    WHOLE,
+    Engine,
+    Share,
+    SlurmJobs,
+    Task,
+    TaskOutcome,
+    cores,
+    run_tasks,
+    share_of,
+)
 from ..patches import PatchSettings
 from .comparable import PATCHES, TISSUE
 from .extraction import Extraction, ExtractOptions
@@ -21,7 +31,6 @@ from .work import SLICES, PatchSet, WorkFolder, earlier_files, settle
 
 OnOutcome = Callable[[TaskOutcome, int], None]
 """Called with each outcome as soon as it is known, and with the number of outcomes to come."""
-T = TypeVar("T")
 MAX_DEFAULT_WORKERS = 8
 """Largest default number of workers: more would wait for the disk, and each holds a slide."""
 
@@ -32,16 +41,15 @@ class RunOptions:
 
     engine: Engine = "local"
     workers: int = 1
-    """Processes, actors or jobs that work at the same time; 0 chooses by cores and number of
-    tasks."""
+    """Processes or jobs that work at the same time; 0 chooses by cores and number of tasks."""
     isolated: bool = False
     """Whether slides are cut in a process of its own even by one worker: a decoder that crashes
     then costs one slide. Scripts that set this or several workers need a main guard. The readers
     of an extraction are always processes of their own."""
     gpus: bool = False
     """Whether each worker has a GPU of its own."""
-    shard: tuple[int, int] = (0, 1)
-    """(i, n): do every n-th item, starting with item i (from 0), so that n machines share a run."""
+    share: Share = WHOLE
+    """The share of the slides and series that is done, so that several machines divide a run."""
     overwrite: bool = False
     """Redo everything."""
     slurm: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +93,7 @@ def patch_cohort(
         InputError: There is nothing to read, or the work folder was made with other settings.
     """
     source, out, contours = Path(source), Path(out), optional_path(contours)
-    # workers of a cluster have other working directories
+    # Slurm jobs may have other working directories
     source, out = source.absolute(), out.absolute()
     contours = None if contours is None else contours.absolute()
     records = find_inputs(source, mpp=mpp)
@@ -103,8 +111,9 @@ def patch_cohort(
             on_outcome(outcome, total)
 
     of_kinds = [[r for r in records if r.kind == kind] for kind in ("slide", "ct")]
-    total = sum(len(shard_of(of_kind, run.shard)) for of_kind in of_kinds)
-    for what, of_kind in zip(("patches", "slices"), of_kinds, strict=True):
+    shares = [share_of(of_kind, run.share, size=Record.bytes_on_disk) for of_kind in of_kinds]
+    total = sum(map(len, shares))
+    for what, of_kind, share in zip(("patches", "slices"), of_kinds, shares, strict=True):
         if not of_kind:
             continue
         kind = of_kind[0].kind
@@ -113,10 +122,10 @@ def patch_cohort(
         stage = Patching(
             work, patch_set, settings=slide_settings, contours=contours, fallback=fallback
         )
-        tasks = [_task(r, patch_set.patches_file(r.name)) for r in shard_of(of_kind, run.shard)]
+        tasks = [_task(r, patch_set.patches_file(r.name), size=r.bytes_on_disk()) for r in share]
         outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=tell)
-        table = patch_set.report(_report_name("patch", run.shard))
-        others = _other_records(patch_set, of_kind) if run.shard[1] == 1 else ()
+        table = patch_set.report(_report_name("patch", run.share))
+        others = _other_records(patch_set, of_kind) if run.share == WHOLE else ()
         reports.append(write_report(table, outcomes, what=what, others=others))
     return tuple(reports)
 
@@ -204,7 +213,8 @@ def extract_cohort(
         chosen, options, identity=encoder.identity, encoder=encoder if in_process else None
     )
     tasks = [
-        _task(r, named_file(stage.folder, r.name, ".h5")) for r in shard_of(records, run.shard)
+        _task(r, named_file(stage.folder, r.name, ".h5"), size=r.count)
+        for r in share_of(records, run.share, size=lambda record: record.count)
     ]
     usable = ("", chosen.made_with)
     todo = [t for t in tasks if t.payload.settings in usable]
@@ -221,16 +231,17 @@ def extract_cohort(
     if without_patches:
         metadata.append(f"{without_patches} without patches are left out: {chosen.report('patch')}")
     return write_report(
-        chosen.report(_report_name(stage.name, run.shard)),
+        chosen.report(_report_name(stage.name, run.share)),
         outcomes,
         what="instances",
-        others=chosen.records(stage.name) if run.shard[1] == 1 else (),
+        others=chosen.records(stage.name) if run.share == WHOLE else (),
         metadata=tuple(metadata),
     )
 
 
-def _task(record: Record, target: Path) -> Task:
-    return Task(name=record.name, target=target, noun=NOUNS[record.kind], payload=record)
+def _task(record: Record, target: Path, *, size: float) -> Task:
+    noun = NOUNS[record.kind]
+    return Task(name=record.name, target=target, noun=noun, size=size, payload=record)
 
 
 def _run_stage(
@@ -243,10 +254,12 @@ def _run_stage(
 ) -> list[Record]:
     """Run the tasks of a stage; `total` is the number of tasks of all stages of the run."""
     work = WorkFolder(stage.set.path.parent)
-    report = stage.set.report(_report_name(stage.name, run.shard))
-    guard = {path: task.target for task in tasks for path in stage.outputs(task)}
-    guard |= {path: path for path in (work.tissue_file, stage.set.settings_file, report)}
-    sweep(work.path, guard=guard.get)
+    report = stage.set.report(_report_name(stage.name, run.share))
+    files = {work.tissue_file, stage.set.settings_file, report}
+    for task in tasks:
+        files.update(stage.outputs(task))
+    own = {path.with_name(shortened(path.name)) for path in files}
+    remove_leftovers(work.path, own=own.__contains__)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
     default_workers = max(1, min(MAX_DEFAULT_WORKERS, cores(), len(tasks) // 4))
@@ -268,18 +281,6 @@ def _run_stage(
     return [outcome for outcome in outcomes if isinstance(outcome, Record)]
 
 
-def shard_of(items: Sequence[T], shard: tuple[int, int]) -> list[T]:
-    """Return shard (i, n) of the items: every n-th item, starting with item i.
-
-    Raises:
-        InputError: i is not from 0 to n − 1.
-    """
-    i, n = shard
-    if not 0 <= i < n:
-        raise InputError(f"shard {i}/{n}: give i/n with i from 0 to n − 1")
-    return list(items)[i::n]
-
-
-def _report_name(stage: str, shard: tuple[int, int]) -> str:
+def _report_name(stage: str, share: Share) -> str:
     """Return the name of a report; machines that share a cohort write one report each."""
-    return stage if shard[1] == 1 else f"{stage}_{shard[0]}of{shard[1]}"
+    return stage if share == WHOLE else f"{stage}_{share.index}of{share.count}"

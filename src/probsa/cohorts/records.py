@@ -1,5 +1,6 @@
 """Records of a work folder: one small file per slide or CT series and stage."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -45,6 +46,14 @@ class Record(TaskOutcome):
     def paths(self) -> tuple[str, ...]:
         """The files that it is read from."""
         return self.files or (self.source,)
+
+    def bytes_on_disk(self) -> int:
+        """Return the size of its files, without those that cannot be found."""
+        size = 0
+        for path in self.paths:
+            with suppress(OSError):
+                size += Path(path).stat().st_size
+        return size
 
     @classmethod
     def read(cls, path: Path) -> "Record | None":

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..core import counted, write_csv
-from ..jobs import write_lock
+from ..core import counted, locked, write_csv
 from .geometry import ADVICE, SHOWN, resolution_hint
 from .records import Record
 
@@ -135,8 +134,8 @@ def write_report(
         metadata: Further lines of the summary.
     """
     new = {r.name: r for r in outcomes}
-    rows = {r.name: r for r in others} | new
-    with write_lock(path):
+    with locked(path):  # another run may be adding records
+        rows = {r.name: r for r in others} | new
         write_csv(path, HEADER, [_row(rows[name]) for name in sorted(rows)])
     ordered = tuple(new[name] for name in sorted(new))
     return CohortReport(what=what, outcomes=ordered, table=path, metadata=metadata)

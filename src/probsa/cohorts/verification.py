@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..core import (
     hdf5_files,
-    is_in_use,
+    is_abandoned,
     not_a_file,
     passed_over,
     read_bag,
@@ -19,7 +19,6 @@ from ..core import (
     temporary_files_below,
 )
 from ..errors import BagError, InputError
-from ..jobs import dead_locks
 from .coordinates import read_coordinates
 from .records import NOUNS, Record
 from .work import PatchSet, WorkFolder
@@ -104,15 +103,11 @@ def verify(folder: Path | str) -> Verification:
                 f"{folder} is not a work folder, and contains no bags (.h5): nothing to do"
             )
     advice = "run the command again, which removes it, or delete it"
-    left = [
-        (p, "a half-written file that a killed run left")
-        for p in temporary_files_below(folder)
-        if not is_in_use(p)
-    ]
-    left += [(p, "the lock of a process that has ended") for p in dead_locks(folder)]
+    problem = "a half-written file that a killed run left"
     findings += [
         Finding(file=str(p.relative_to(folder)), problem=problem, advice=advice)
-        for p, problem in left
+        for p in temporary_files_below(folder)
+        if is_abandoned(p)
     ]
     return Verification(folder=folder, files=files, findings=tuple(findings))
 

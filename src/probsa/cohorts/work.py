@@ -26,7 +26,6 @@ from ..core import (
     write_json,
 )
 from ..errors import InputError, hint
-from ..jobs import write_lock
 from .comparable import PATCHES, KnownOptions
 from .comparable import TISSUE as TISSUE_OPTIONS
 from .records import Record
@@ -221,9 +220,11 @@ def content_of(files: tuple[Path, ...]) -> str:
     """
     h = hashlib.sha256()
     for path in files:
-        h.update(f"{path.name}:{path.stat().st_size};".encode())
-        for part in samples(path):
-            h.update(part)
+        size = path.stat().st_size
+        h.update(f"{path.name}:{size};".encode())
+        with path.open("rb") as f:
+            for part in samples(f, size):
+                h.update(part)
     return h.hexdigest()[:16]
 
 
@@ -290,8 +291,7 @@ def settle(
                 "--out, the same settings, or --overwrite to redo everything in it"
             )
         return
-    with write_lock(path):
-        write_json(path, plain)
+    write_json(path, plain)
 
 
 def stored_settings(patch_set: PatchSet) -> dict[str, Any]:

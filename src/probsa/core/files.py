@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from filelock import FileLock, Timeout
+
 from ..errors import BagError
-from .ownership import check_replaceable, make_folder, note_written
+from .ownership import LEDGER, check_replaceable, ledger_of, make_folder, note_written
 from .stopping import keep, remove_at_stop
 from .wording import protect_cell
-from .writers import TOKEN, writer_token
+from .writers import writer_token
 
 WINDOWS = os.name == "nt"
 UMASK = os.umask(0)
@@ -26,6 +28,8 @@ UMASK = os.umask(0)
 os.umask(UMASK)
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
+PATIENCE = 30.0
+"""Seconds that a writer of a shared table waits for another one, which may be suspended."""
 KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -127,10 +131,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     """Return a new path beside `path`, which is removed if the process is stopped; see `keep`."""
-    return remove_at_stop(path.with_name(f".{_shortened(path.name)}.{writer_token()}.tmp"))
+    return remove_at_stop(path.with_name(f".{shortened(path.name)}.{writer_token()}.tmp"))
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
     """Return the name of a file for its temporary file, whose name may be no longer than others.
 
     A long name ends in a number that it alone has.
@@ -153,20 +157,34 @@ def _rename(source: Path, target: Path) -> None:
     source.replace(target)
 
 
-def temporary_files(path: Path) -> list[Path]:
-    """List temporary files of `path`: those that killed processes left, and any in use now."""
-    if not path.parent.is_dir():
-        return []
-    name = re.compile(re.escape(f".{_shortened(path.name)}.") + r"[a-z0-9_]+\.tmp")
-    return sorted(p for p in path.parent.iterdir() if name.fullmatch(p.name))
+@contextmanager
+def locked(path: Path, *, patience: float = PATIENCE) -> Iterator[bool]:
+    """Hold the lock of a file or folder that processes share; yield whether it is held.
 
+    The lock is a file in the folder of the ledger. The system releases it when its owner ends,
+    however that happens. It counts as held on disks that have no locks.
 
-def temporary_files_below(folder: Path) -> list[Path]:
-    """List the temporary files of every file in a folder and its subfolders."""
-    earlier = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
-    return sorted(
-        p for p in folder.rglob(".*.tmp") if TOKEN.fullmatch(p.name) or earlier.fullmatch(p.name)
-    )
+    Args:
+        path: A path in an output folder.
+        patience: Seconds to wait for another owner; negative ones are for ever.
+    """
+    ledger = ledger_of(path)
+    assert ledger is not None, "what processes share is in an output folder"
+    name = hashlib.sha256(ledger.name_of(path).encode()).hexdigest()[:16]
+    file = ledger.root / LEDGER / f"{name}.lock"
+    lock = FileLock(file, timeout=patience, mode=0o666 & ~UMASK, fallback_to_soft=False)
+    is_held = True
+    try:
+        lock.acquire()
+    except Timeout:
+        is_held = False
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    try:
+        yield is_held
+    finally:
+        lock.release()
 
 
 def is_disk_full(error: BaseException) -> bool:

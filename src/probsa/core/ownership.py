@@ -17,6 +17,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import OutputExists
 
@@ -26,7 +27,7 @@ SAMPLE_BYTES = 1 << 20
 ANY_CONTENT = "*"
 """Stands for the digest of files that other libraries write, under names of their own."""
 OURS = re.compile(r"\..+\.lock(\.[0-9a-f]{12})?|\..+\.[a-z0-9_]+\.(tmp|old)")
-"""Names of locks and of temporary files and folders."""
+"""Names of temporary files and folders, and of the locks that earlier versions left."""
 
 Earlier = Callable[[Path], Iterable[Path]]
 """Returns the files of a folder that a version without ledgers wrote."""
@@ -51,8 +52,15 @@ class Ledger:
         name = self.name_of(path)
         if any(fnmatchcase(name, pattern) for pattern in self._patterns):
             return True
-        digests = self._digests.get(name)
-        return digests is not None and digest_of(path) in digests
+        if name not in self._digests:
+            return False
+        # another process may replace the file meanwhile, which it notes before
+        return self.knows(name, digest_of(path))
+
+    def knows(self, name: str, digest: str) -> bool:
+        """Return whether a file of this name was written with content of this digest."""
+        self._read()
+        return digest in self._digests.get(name, ())
 
     def name_of(self, path: Path) -> str:
         """Return a path as the ledger has it, relative to the root."""
@@ -69,19 +77,23 @@ class Ledger:
 
     def _read(self) -> None:
         """Read the ledgers of all machines, if they have changed."""
-        files = sorted((self.root / LEDGER).glob("*.jsonl"))
-        state = [(f.name, f.stat().st_size, f.stat().st_ino) for f in files]
-        if state == self._state:
-            return
+        try:
+            files = sorted((self.root / LEDGER).glob("*.jsonl"))
+            state = [(f.name, f.stat().st_size, f.stat().st_ino) for f in files]
+            if state == self._state:
+                return
+            texts = [file.read_text(encoding="utf-8") for file in files]
+        except FileNotFoundError:  # another process replaces the folder just now
+            state = []
+            texts = []
         self._digests, self._patterns = {}, set()
-        for file in files:
-            for line in file.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError, TypeError):  # a process was killed while it wrote
-                    digest, name = json.loads(line)
-                    if digest == ANY_CONTENT:
-                        self._patterns.add(name)
-                    else:
-                        self._digests.setdefault(name, set()).add(digest)
+        for line in "\n".join(texts).splitlines():
+            with suppress(ValueError, TypeError):  # a process was killed while it wrote
+                digest, name = json.loads(line)
+                if digest == ANY_CONTENT:
+                    self._patterns.add(name)
+                else:
+                    self._digests.setdefault(name, set()).add(digest)
         self._state = state
 
 
@@ -157,9 +169,23 @@ def seal_output(folder: Path) -> None:
         _write_ledger(folder, entries)
 
 
+def has_written_files_of(folder: Path, other: Path) -> bool:
+    """Return whether every file of another folder was once written to this one, byte for byte.
+
+    Args:
+        folder: A folder with a ledger of its own.
+        other: Another folder.
+    """
+    ledger = Ledger(folder.absolute())
+    for path in _files_below(other):
+        if not ledger.knows(path.relative_to(other).as_posix(), digest_of(path)):
+            return False
+    return True
+
+
 def is_empty(folder: Path) -> bool:
-    """Return whether nothing but a ledger is in a folder."""
-    return all(p.name == LEDGER for p in folder.iterdir())
+    """Return whether nothing but a ledger and temporary files are in a folder."""
+    return all(p.name == LEDGER or OURS.fullmatch(p.name) for p in folder.iterdir())
 
 
 def place_in_words(path: Path) -> str:
@@ -225,10 +251,10 @@ def check_replaceable(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         raise OutputExists(f"{path} is a folder: move it away, or give another output")
     ledger = ledger_of(path)
-    if ledger is not None and not ledger.owns(path):
-        raise foreign(path)
     if ledger is None:
         check_no_link(path)
+    elif not ledger.owns(path) and os.path.lexists(path):  # else another process removed it
+        raise foreign(path)
 
 
 def check_apart(out: Path, *inputs: Path) -> None:
@@ -268,7 +294,7 @@ def foreign_files(folder: Path, *, earlier: Earlier | None = None) -> Iterator[P
     for path in _files_below(folder):
         ledger = ledger_of(path)
         is_own = ledger is not None and ledger.owns(path)
-        if not is_own and path not in known:
+        if not is_own and path not in known and os.path.lexists(path):
             yield path
 
 
@@ -302,30 +328,36 @@ def files_matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest of a file's content, or the target of a link; empty for a pipe or socket."""
-    if path.is_symlink():
-        return f"-> {path.readlink()}"
-    if not path.is_file():
+    """Return a digest of a file's content, or the target of a link.
+
+    It is empty for a pipe or socket, and if another process has removed the file.
+    """
+    try:
+        if path.is_symlink():
+            return f"-> {path.readlink()}"
+        if not path.is_file():
+            return ""
+        with path.open("rb") as f:  # another process may replace the file meanwhile
+            size = os.fstat(f.fileno()).st_size
+            h = hashlib.sha256(f"{size};".encode())
+            for part in samples(f, size):
+                h.update(part)
+    except FileNotFoundError:
         return ""
-    h = hashlib.sha256(f"{path.stat().st_size};".encode())
-    for part in samples(path):
-        h.update(part)
     return h.hexdigest()[:16]
 
 
-def samples(path: Path) -> Iterator[bytes]:
-    """Yield the start, the middle and the end of a file, a megabyte each."""
-    size = path.stat().st_size
+def samples(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the start, the middle and the end of an open file, a megabyte each."""
     middle = max(0, size // 2 - SAMPLE_BYTES // 2)
     end = max(0, size - SAMPLE_BYTES)
-    with path.open("rb") as f:
-        for start in sorted({0, middle, end}):
-            f.seek(start)
-            yield f.read(SAMPLE_BYTES)
+    for start in sorted({0, middle, end}):
+        file.seek(start)
+        yield file.read(SAMPLE_BYTES)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files and links below a folder, without locks, temporary files and ledgers."""
+    """Yield the files and links below a folder, without temporary files and ledgers."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if Path(place, name).is_symlink()]
         folders[:] = [f for f in folders if f != LEDGER and not OURS.fullmatch(f)]

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -39,7 +39,6 @@ class Stopped(KeyboardInterrupt):
 
 
 _temporary: set[Path] = set()
-_actions: list[Callable[[], object]] = []
 _busy: list[None] = []
 _pending: list[int] = []
 _orderly: list[None] = []
@@ -58,16 +57,6 @@ def keep(path: Path) -> None:
     """Withdraw `remove_at_stop`: the path was removed or renamed."""
     _temporary.discard(path)
     withdraw(path)
-
-
-def unfinished() -> tuple[Path, ...]:
-    """Return the temporary files and folders that this process writes."""
-    return tuple(_temporary)
-
-
-def call_at_stop(action: Callable[[], object]) -> None:
-    """Have a function called before the process is ended by a signal."""
-    _actions.append(action)
 
 
 @contextmanager
@@ -135,7 +124,7 @@ def stoppable(
 
     if watched:
         start_watchdog(message)
-        for path in unfinished():
+        for path in tuple(_temporary):
             announce(path)
     before = {n: signal.signal(n, stop) for n in numbers or (signal.SIGTERM,)}
     _active.add(process)
@@ -181,13 +170,10 @@ def end_process(status: int, message: str = "") -> None:
 
 
 def remove_unfinished() -> None:
-    """Remove the temporary files and folders of this process, and release its locks."""
-    for path in unfinished():
+    """Remove the temporary files and folders of this process."""
+    for path in tuple(_temporary):
         with suppress(OSError):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-    for action in _actions:
-        with suppress(OSError):
-            action()

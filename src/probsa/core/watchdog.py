@@ -17,9 +17,8 @@ from pathlib import Path
 
 GRACE = 3.0
 """Seconds from a signal until the process is ended from outside: 5 are promised to users."""
-ADD, REMOVE, LINE, END = b"+", b"-", b"\n", b"\0"
-"""Marks of the messages about files: `+`, what the file holds, the end of the line, and the path;
-or `-` and the path. Each ends with a zero byte."""
+ADD, REMOVE, END = b"+", b"-", b"\0"
+"""Marks of the messages about temporary files: `+path` and `-path`, each with a zero byte."""
 
 _files: list[int] = []
 """The end of the pipe to which this process writes the names of temporary files, if any."""
@@ -52,18 +51,13 @@ def start_watchdog(message: str) -> None:
     os.register_at_fork(after_in_child=lambda: _leave(signals_in))
 
 
-def announce(path: Path, *, content: bytes = b"") -> None:
-    """Tell the watchdog that a file or folder is removed if this process is ended.
-
-    Args:
-        path: a temporary file or folder, or a lock.
-        content: one line, which a lock must still hold: another process may have taken it over.
-    """
-    _send(ADD + content + LINE, path)
+def announce(path: Path) -> None:
+    """Tell the watchdog that a temporary file or folder is removed if this process is ended."""
+    _send(ADD, path)
 
 
 def withdraw(path: Path) -> None:
-    """Tell the watchdog that what was announced was removed or renamed."""
+    """Tell the watchdog that a temporary file or folder was removed or renamed."""
     _send(REMOVE, path)
 
 
@@ -88,10 +82,10 @@ def kill(processes: list[int]) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def _send(message: bytes, path: Path) -> None:
+def _send(mark: bytes, path: Path) -> None:
     for pipe in _files:
         with suppress(OSError):  # the watchdog was ended by the system
-            os.write(pipe, message + os.fsencode(path.absolute()) + END)
+            os.write(pipe, mark + os.fsencode(path.absolute()) + END)
 
 
 def _leave(signals_in: int) -> None:
@@ -117,30 +111,21 @@ def _watch(watched: int, signals_out: int, files_out: int, message: str) -> None
             return
         others = [p for p in descendants(watched) if p != os.getpid()]
         kill([watched, *others])
-        for name, content in announced.items():
-            _remove(Path(os.fsdecode(name)), content)
+        for name in map(os.fsdecode, announced):
+            if Path(name).is_dir() and not Path(name).is_symlink():
+                shutil.rmtree(name, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    Path(name).unlink()
         with suppress(OSError):
             os.write(2, message.encode())
     finally:
         os._exit(0)
 
 
-def _remove(path: Path, content: bytes) -> None:
-    """Remove what the watched process announced; a lock only if it still holds its content."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-        return
-    with suppress(OSError):
-        if not content or path.read_bytes() == content:
-            path.unlink()
-
-
-def _wait(signals_out: int, files_out: int) -> dict[bytes, bytes] | None:
-    """Return the files of the watched process, with what they hold, once its time is over.
-
-    None if the process has ended by itself.
-    """
-    announced: dict[bytes, bytes] = {}
+def _wait(signals_out: int, files_out: int) -> set[bytes] | None:
+    """Return the temporary files of the watched process once its time is over; None if it ended."""
+    announced: set[bytes] = set()
     rest = b""
     interrupts = 0
     deadline: float | None = None
@@ -153,11 +138,7 @@ def _wait(signals_out: int, files_out: int) -> dict[bytes, bytes] | None:
             part = os.read(files_out, 65536)
             *messages, rest = (rest + part).split(END)
             for text in messages:
-                if text[:1] == ADD:
-                    content, _, name = text[1:].partition(LINE)
-                    announced[name] = content
-                else:
-                    announced.pop(text[1:], None)
+                (announced.add if text[:1] == ADD else announced.discard)(text[1:])
         if signals_out in ready:
             numbers = os.read(signals_out, 512)
             if not numbers:  # the watched process has ended

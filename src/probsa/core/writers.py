@@ -1,20 +1,16 @@
-"""Which process writes a temporary file: its name says so, and whether that process is alive."""
+"""Which process writes a temporary file: its name says so, and whether that process has ended."""
 
 import hashlib
 import os
 import re
 import secrets
 import socket
-import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-TOKEN = re.compile(r".*\.[0-9a-f]{8}_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]+)\.tmp", re.DOTALL)
+TOKEN = re.compile(r".*\.[0-9a-f]{8}_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]+)\.(?:tmp|old)", re.DOTALL)
 """The name of a temporary file: random digits, machine, process, and when that was started."""
-STALE_AFTER = 120.0
-"""Seconds without a touch after which a writer on another machine, or an unknown one, counts as
-dead."""
 
 
 def writer_token() -> str:
@@ -24,28 +20,22 @@ def writer_token() -> str:
     return f"{secrets.token_hex(4)}_{_short(place())}_{pid:x}_{_short(started)}"
 
 
-def is_in_use(temporary: Path) -> bool:
-    """Return whether the process that writes a temporary file may still be alive.
+def is_abandoned(temporary: Path) -> bool:
+    """Return whether the process that wrote a temporary file ran on this machine and has ended.
 
-    Names without a writer, as earlier versions gave them, are those of dead processes.
+    Of a process on another machine nothing is known, nor of a file whose name states no process.
     """
     match = TOKEN.fullmatch(temporary.name)
     if match is None:
         return False
     where, pid, started = match.groups()
-    if where == _short(place()):
-        now = start_time(int(pid, 16))
-        if now is not None:  # a later process may have the same number
-            return bool(now) and _short(now) == started
-    with suppress(OSError):
-        return age(temporary.parent, temporary.stat().st_mtime) <= STALE_AFTER
-    return False
-
-
-def age(folder: Path, touched: float) -> float:
-    """Return the seconds since a file in a folder was touched, by the clock of its file server."""
-    with tempfile.TemporaryFile(dir=folder) as f:
-        return os.fstat(f.fileno()).st_mtime - touched
+    if where != _short(place()):
+        return False
+    now = start_time(int(pid, 16))
+    if now is None:
+        return False
+    # a later process may have the same number
+    return now == "" or _short(now) != started
 
 
 def _short(text: str) -> str:

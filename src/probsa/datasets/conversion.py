@@ -21,6 +21,7 @@ from ..core import (
     graphs,
     hdf5_files,
     open_output,
+    remove_leftovers,
     write_csv,
 )
 from ..errors import (
@@ -31,7 +32,6 @@ from ..errors import (
     OutputExists,
     TableError,
 )
-from ..jobs import sole_writer, sweep
 from ..slides import read_resolutions
 from .bag_set import BagSet
 from .choices import SourceFormat
@@ -164,29 +164,28 @@ def convert(
     open_output(out, earlier=_earlier_files)
     for path in (out / REPORT, *([] if table is None else [out / TABLE])):
         check_replaceable(path)
-    with sole_writer(out):
-        own = {REPORT, TABLE}
-        stems = set(bags.names)
-        sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
-        resolutions = _resolutions(stated, bags.names)
-        rows: list[Row] = []
-        for name in bags.names:
-            row = _convert_bag(
-                bags, name, out, encoder=encoder, resolutions=resolutions, options=options
-            )
-            rows.append(row)
-            if on_bag is not None:
-                on_bag(len(rows), len(bags))
-        converted = [r.bag for r in rows if r.status == "converted"]
-        if table is not None:
-            if converted:
-                write_table(out / TABLE, table, converted)
-            known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-            unlabelled, text = set(converted) - known, f"label (none in {table.where})"
-            rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
-        result = Conversion(out=out, rows=tuple(rows))
-        cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
-        write_csv(result.report, list(cells[0]), cells)
+    own = {REPORT, TABLE}
+    stems = set(bags.names)
+    remove_leftovers(out, own=lambda path: path.name in own or path.stem in stems)
+    resolutions = _resolutions(stated, bags.names)
+    rows: list[Row] = []
+    for name in bags.names:
+        row = _convert_bag(
+            bags, name, out, encoder=encoder, resolutions=resolutions, options=options
+        )
+        rows.append(row)
+        if on_bag is not None:
+            on_bag(len(rows), len(bags))
+    converted = [r.bag for r in rows if r.status == "converted"]
+    if table is not None:
+        if converted:
+            write_table(out / TABLE, table, converted)
+        known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+        unlabelled, text = set(converted) - known, f"label (none in {table.where})"
+        rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
+    result = Conversion(out=out, rows=tuple(rows))
+    cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
+    write_csv(result.report, list(cells[0]), cells)
     return result
 
 

@@ -38,12 +38,12 @@ from ..core import (
     open_hdf5,
     read_json,
     read_number,
+    replacing_folder,
     replacing_hdf5,
     write_csv,
     write_json,
 )
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from ..jobs import replacing_folder
 from ..models import ScoreKind
 from ..statistics import Threshold, choose_threshold
 from ..tasks import (

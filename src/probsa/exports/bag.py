@@ -9,7 +9,6 @@ from pathlib import Path
 from ..core import named_file, replacing
 from ..errors import InputError
 from ..evaluation import Prediction
-from ..jobs import write_lock
 from ..maps import CohortSources, Layout, squares
 from ..slides import Scan, Slide
 from .provenance import Provenance
@@ -67,6 +66,6 @@ class ExportBag:
     def file(self, suffix: str) -> Iterator[Path]:
         """Yield a temporary path, which becomes `<bag><suffix>` on success."""
         path = named_file(self.out, self.p.name, suffix)
-        with write_lock(path), replacing(path) as temporary:
+        with replacing(path) as temporary:
             yield temporary
         self.written.append(path)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core import as_paths, open_output, replacing
+from ..core import as_paths, open_output, remove_leftovers, replacing
 from ..datasets import open_bags
 from ..errors import BagError, InputError, MissingExtra
 from ..evaluation import Prediction, Predictions, read_predictions
-from ..jobs import sweep, write_lock
 from ..maps import READ_ERRORS, CohortSources, predicted_bags
 from ..slides import Slide
 from .annotated_data import annotated, write_annotated
@@ -96,7 +95,7 @@ def export_folder(
     together: list[tuple[Prediction, AnnData]] = []
     writers = _writers(table, settings, sources=sources, together=together)
     open_output(out, own=False)
-    sweep(out, guard=lambda path: _guard(path, out, table.bags))
+    remove_leftovers(out, own=lambda path: _is_export(path, out, table.bags))
     for p in found:
         about = replace(provenance(table, p), resolution=_resolution(p, sources))
         bag = ExportBag(
@@ -117,7 +116,7 @@ def export_folder(
             except READ_ERRORS as error:
                 done.failures.append((p.name, f"the {name} file was not written: {error}"))
     if together:
-        with write_lock(out / ONE_FILE), replacing(out / ONE_FILE) as path:
+        with replacing(out / ONE_FILE) as path:
             write_annotated(path, together)
         done.files.append(out / ONE_FILE)
     return done
@@ -192,8 +191,8 @@ def _check_probability(table: Predictions) -> None:
         return
 
 
-def _guard(path: Path, out: Path, bags: Sequence[str]) -> Path | None:
-    """Return the file itself, which has its own lock, if an export writes files of this name."""
-    own = path.parent == out and path.name.endswith(SUFFIXES)
-    named = path.name == ONE_FILE or any(path.name.startswith(bag) for bag in bags)
-    return path if own and named else None
+def _is_export(path: Path, out: Path, bags: Sequence[str]) -> bool:
+    """Return whether an export writes files of this name."""
+    if path.parent != out or not path.name.endswith(SUFFIXES):
+        return False
+    return path.name == ONE_FILE or any(path.name.startswith(bag) for bag in bags)

@@ -1,4 +1,4 @@
-"""Tasks shared among workers: locks, records, worker processes, Ray and Slurm."""
+"""Tasks and who does them: this process, a pool of processes, Slurm jobs, or a share of them."""
 
 import lazy_loader
 

@@ -154,7 +154,7 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
 
 
 def end_with_parent(number: int = 0) -> None:
-    """End this process if its parent is killed, whose locks are free then: it must not go on.
+    """End this process if its parent is killed: nobody would stop it, or hear of its outcomes.
 
     Args:
         number: of the process, as PyTorch's loaders call this function.

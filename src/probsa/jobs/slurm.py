@@ -1,13 +1,9 @@
-"""Arrays of Slurm jobs that run one function over a shared folder, submitted by submitit.
-
-The function must share the work itself, for example by `run_tasks`, whose locks are files in that
-folder: all jobs make the same call.
-"""
+"""Arrays of Slurm jobs that work in a shared folder, submitted by submitit."""
 
 import getpass
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,17 +40,15 @@ class SlurmJobs:
 
 
 def run_jobs(
-    function: Callable[[], object],
+    jobs: Sequence[Callable[[], object]],
     *,
-    jobs: int,
     settings: SlurmJobs,
     on_poll: Callable[[], object],
 ) -> None:
     """Submit an array of jobs and wait until all have ended, whether or not they succeeded.
 
     Args:
-        function: The picklable function that every job calls.
-        jobs: Number of jobs.
+        jobs: The picklable function that each job calls.
         settings: Where and how they are run.
         on_poll: Called at every check of the jobs, and once more after the last has ended.
 
@@ -72,10 +66,10 @@ def run_jobs(
             **{k if k in SUBMITIT_OPTIONS else f"{cluster}_{k}": v for k, v in options.items()}
         )
         with executor.batch():
-            running = [executor.submit(function) for _ in range(jobs)]
+            running = [executor.submit(job) for job in jobs]
     except (NameError, TypeError, ValueError, RuntimeError) as e:
         raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
-    settings.note(f"{jobs} jobs are submitted: {', '.join(j.job_id for j in running)}")
+    settings.note(f"{len(jobs)} jobs are submitted: {', '.join(j.job_id for j in running)}")
     listed, checks = set[str](), 0
     while running:
         queued, checks = _queued() if cluster == "slurm" else None, checks + 1

@@ -1,16 +1,10 @@
 """The work of a run: tasks, their outcomes, the stage that does them, and the loop of a worker."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-from .locks import Lock, claim
-
-POLL = 1.0
-"""Seconds between two attempts to claim tasks that other runs hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,9 +14,11 @@ class Task:
     name: str
     """Unique among the tasks of a run."""
     target: Path
-    """The file that the task writes; its lock lies beside it."""
+    """The file that the task writes."""
     noun: str = "task"
     """What error messages call the task, as in "this task"."""
+    size: float = 0.0
+    """A number that grows with the time that the task takes, by which shares are made."""
     payload: Any = None
     """Whatever else the stage needs to know; it must be picklable."""
 
@@ -65,14 +61,12 @@ class Stage(ABC):
         If a task goes wrong, report that as its outcome. An exception raised here (a full disk, a
         bug in the stage) ends the whole run.
 
-        Draw the next task only when there is room for it; reading ahead is allowed. `tasks` may
-        end while other processes still hold tasks: `run` is then called again for those that they
-        give back.
+        Draw the next task only when there is room for it; reading ahead is allowed.
         """
 
     @abstractmethod
     def record(self, task: Task, outcome: TaskOutcome) -> None:
-        """Store the outcome on disk while the task is still locked."""
+        """Store the outcome on disk."""
 
     def failure(self, task: Task, reason: str) -> TaskOutcome:
         """Return the outcome of a task whose process died."""
@@ -80,62 +74,42 @@ class Stage(ABC):
 
 
 def work(stage: Stage, tasks: Iterable[Task], *, tell: Callable[[TaskOutcome], None]) -> None:
-    """Do tasks under their locks until each of them has an outcome.
+    """Do tasks until each of them has an outcome; keep what another process has done meanwhile.
 
-    Every worker runs this call: this process, several processes, Ray actors and Slurm jobs. To
-    avoid deadlock, a worker that holds tasks never waits for a lock of another run. A task whose
-    previous owner died is done last and by itself, so that no other task is lost with it.
+    Every worker runs this call: this process, those of a pool, and Slurm jobs.
 
     Args:
         stage: The stage that does the tasks.
         tasks: The tasks; the next is drawn when the stage has room for it.
         tell: Called with each outcome as soon as it is recorded.
     """
-    held: dict[str, tuple[Task, Lock]] = {}
-    elsewhere: list[Task] = []
-    suspects: list[Task] = []
+    begun: dict[str, Task] = {}
 
-    def take(task: Task) -> bool:
-        """Claim a task; return True if it can begin now."""
-        lock = claim(task.target)
-        outcome = stage.known(task)  # another run may have done it
-        if lock is None or outcome is not None:
-            if lock is not None:
-                lock.release()
+    def unknown() -> Iterator[Task]:
+        """Yield the tasks that nobody has done when their turn comes."""
+        for task in tasks:
+            outcome = stage.known(task)
             if outcome is None:
-                elsewhere.append(task)
+                begun[task.name] = task
+                yield task
             else:
                 tell(outcome)
-            return False
-        held[task.name] = task, lock
-        if lock.taken_over:
-            suspects.append(task)
-        return not lock.taken_over
-
-    def do(tasks: Iterator[Task]) -> None:
-        for outcome in stage.run(tasks):
-            task, lock = held.pop(outcome.name)
-            with lock:
-                mine = lock.still_mine()
-                if mine:
-                    stage.record(task, outcome)
-            if mine:
-                tell(outcome)
-            else:  # another run took it over, and will record it
-                elsewhere.append(task)
-        if len(held) > len(suspects):
-            raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {[*held]}")
 
     stage.start()
-    try:
-        do(filter(take, tasks))
-        while elsewhere or suspects:
-            if suspects:
-                do(iter([suspects.pop(0)]))
-            waiting, elsewhere[:] = elsewhere[:], []
-            do(filter(take, waiting))
-            if elsewhere and not suspects:
-                time.sleep(POLL)
-    finally:
-        for _, lock in held.values():
-            lock.release()
+    for outcome in stage.run(unknown()):
+        tell(settle(stage, begun.pop(outcome.name), outcome))
+    if begun:
+        raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {[*begun]}")
+
+
+def settle(stage: Stage, task: Task, outcome: TaskOutcome) -> TaskOutcome:
+    """Record the outcome of a task and return it.
+
+    If the task failed here and another process has finished it, that is its outcome.
+    """
+    if outcome.status == "failed":
+        known = stage.known(task)
+        if known is not None:
+            return known
+    stage.record(task, outcome)
+    return outcome

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import logit as logit_of
 
-from ..core import counted, named_file, open_output
+from ..core import counted, named_file, open_output, remove_leftovers
 from ..errors import BagError, InputError, ProbSAError, UnknownName
 from ..evaluation import (
     FEW_TRAINING_BAGS,
@@ -25,7 +25,6 @@ from ..evaluation import (
     truth_of,
     verdict_of,
 )
-from ..jobs import sweep, write_lock
 from ..tasks import HALF, Task
 from .draw import draw_map, heading
 from .picture import save_figure
@@ -95,7 +94,7 @@ def render_folder(
         with suppress(BagError):  # drawing the bags reports why they cannot be read
             limits = map_limits(table.folder, score=shown.score)
     open_output(out, own=False)
-    sweep(out, guard=lambda path: _guard(path, table.bags))
+    remove_leftovers(out, own=lambda path: _is_map(path, table.bags))
     verdict_line = stored_trust(table, score=shown.score).line
     for p in found:
         row = table.bags.index(p.name)
@@ -105,10 +104,9 @@ def render_folder(
             caption = " ".join(filter(None, (*words.sentences, shown.caption, *words.notes)))
             for part, of_slide, own in _slides(drawn, words.title, limits):
                 lines = f"{of_slide}\n{verdict_line}"
-                with write_lock(named_file(out, part.name, ".png")):
-                    failures += _draw(
-                        part, out, over=over, title=lines, limits=own, caption=caption, also=also
-                    )
+                failures += _draw(
+                    part, out, over=over, title=lines, limits=own, caption=caption, also=also
+                )
         except (ProbSAError, OSError) as error:
             failures.append((p.name, str(error)))
     return failures
@@ -241,15 +239,10 @@ def _slides(
         yield p.of_slide(name), of_slide, limits
 
 
-def _guard(path: Path, bags: Sequence[str]) -> Path | None:
-    """Return the map whose lock protects a file of its bag; None for other files."""
-    if path.suffix != ".png":
-        return None
+def _is_map(path: Path, bags: Sequence[str]) -> bool:
+    """Return whether a file is the map of a bag, by its name."""
     # overlays are <bag>_mean.png, <bag>_doubt.png and so on
-    for bag in (path.stem, path.stem.rpartition("_")[0]):
-        if bag in bags:
-            return path.with_name(f"{bag}.png")
-    return None
+    return path.suffix == ".png" and (path.stem in bags or path.stem.rpartition("_")[0] in bags)
 
 
 def _draw(

@@ -8,7 +8,6 @@ members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json a
 """
 
 import platform
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,12 +25,11 @@ from ..core import (
     check_no_link,
     files_matching,
     is_empty,
-    is_in_use,
     open_output,
     read_json,
     read_record,
+    remove_leftovers,
     remove_written_folder,
-    temporary_files_below,
     write_csv,
     write_json,
     write_text,
@@ -184,16 +182,6 @@ class RunFolder:
             return None
         return read_record(StoredThreshold, self.threshold_file, advice=ADVICE)
 
-    def sweep(self) -> None:
-        """Remove temporary files and folders that a killed process left behind."""
-        for path in temporary_files_below(self.path):
-            if is_in_use(path):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
     def write_metrics(self, history: Sequence[Mapping[str, object]]) -> None:
         """Rewrite metrics.csv without the rows of epochs that were lost."""
         header = list(dict.fromkeys(k for row in history for k in row))
@@ -311,7 +299,7 @@ def open_run(
 
     folder = RunFolder(path)
     if resume and path.is_dir():
-        folder.sweep()
+        remove_leftovers(path)
     if folder.config_file.is_file() and resume:
         changes = config_differences(folder.config(), config)
         for key, (stored, requested) in changes.items():
@@ -323,7 +311,7 @@ def open_run(
         open_output(path, earlier=earlier_files, own=own, others=WRITTEN_BY_LIBRARIES)
         return folder
     check_run_output(path, resume=resume, overwrite=overwrite)
-    if path.exists() and not is_empty(path):
+    if overwrite and path.exists() and not is_empty(path):
         remove_written_folder(path, earlier=earlier_files)
     import torch
 

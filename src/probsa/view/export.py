@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import files_matching, read_json, write_json
+from ..core import files_matching, read_json, replacing_folder, write_json
 from ..errors import InputError, SlideError
-from ..jobs import replacing_folder
 from ..maps import READ_ERRORS
 from .app import static_folder
 from .output import MARK, check_export

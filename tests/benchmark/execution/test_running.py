@@ -5,27 +5,27 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 
 import pytest
 from support import forks
 from support.grids import SHORT_RUNS, write_grid
+from support.leftovers import temporary_of
 from support.processes import fork_workers
 from support.stored import write_folder
 from support.toy_stage import wait_for
 
 from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import training as training_module
+from probsa.benchmark.execution.cells import open_experiment
 from probsa.benchmark.execution.running import count_states, plan, run_grid
 from probsa.benchmark.execution.training import Watch
 from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
-from probsa.core import TextTable
+from probsa.core import TextTable, locked
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.storage import read_predictions
-from probsa.jobs.locks import claim
+from probsa.jobs import Share
 from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import RunConfig
@@ -180,7 +180,6 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
         ]
         == 2
     )
-    assert not list(out.rglob("*.lock"))
     monkeypatch.setattr(Stop, "epoch", lambda self, row: seen.append(row["epoch"]))
     run_grid(grid, out, watch=Stop())
     assert seen == [1, 2, 3, 4]
@@ -194,7 +193,7 @@ def test_a_run_that_was_killed_as_it_was_predicted_goes_on(folder, tmp_path):
     grid = grid_of(folder, models=[DSMIL])
     (cell,) = grid.cells(out)
     train(cell.config, cell.folder(out))
-    half = cell.folder(out) / ".predictions.abcdefgh.tmp" / "instances"
+    half = temporary_of(cell.folder(out) / "predictions") / "instances"
     half.mkdir(parents=True)
     (half / "000.h5").touch()
     began: list[int] = []
@@ -353,31 +352,6 @@ def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
-def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
-    out = tmp_path / "out"
-    grid = grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}])
-    theirs = grid.cells(out)[0]
-    began: list[str] = []
-
-    class Theirs(Watch):
-        """Lets the other call finish its cell while this one trains another."""
-
-        def begin(self, cell):
-            began.append(cell.name)
-            if lock.still_mine():
-                train_and_report(theirs.config, theirs.folder(out), maps="none")
-                lock.release()
-
-    lock = claim(theirs.folder(out))
-    assert lock is not None
-    states = run_grid(grid, out, watch=Theirs())
-    assert count_states(states)["done"] == 2
-    assert began == [grid.cells(out)[1].name]
-
-
-# killed processes
-
-
 GRID = """\
 import sys
 from pathlib import Path
@@ -385,6 +359,53 @@ from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.execution.running import run_grid
 run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
 """
+
+
+def test_two_runs_of_one_grid_give_the_files_of_one(folder, tmp_path):
+    """Both begin with the same cell: the one that comes second does it last."""
+    path = written(folder, models=[DSMIL, DIAG], splits=[0, 1], epochs=10, keep="none")
+    both = [forks.begin(GRID, path, tmp_path / "two") for _ in range(2)]
+    for process in both:
+        assert process.wait() == 0, process.errors()
+    run_grid(read_grid(path), tmp_path / "one")
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert {row[1] for row in rows(tmp_path / "two")} == {"done"}
+    assert not list((tmp_path / "two").rglob("*.safetensors"))
+
+
+def test_a_cell_that_another_run_is_at_is_left_to_it(folder, tmp_path):
+    out = tmp_path / "out"
+    grid = grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}])
+    theirs, ours = grid.cells(out)
+    began: list[str] = []
+    open_experiment(out)
+    lock = locked(theirs.folder(out))
+
+    class Theirs(Watch):
+        """Lets the other run finish its cell while this one trains another."""
+
+        def begin(self, cell):
+            began.append(cell.name)
+            train_and_report(theirs.config, theirs.folder(out), maps="none")
+            lock.__exit__(None, None, None)
+
+    assert lock.__enter__()
+    states = run_grid(grid, out, watch=Theirs())
+    assert count_states(states)["done"] == 2
+    assert began == [ours.name]
+
+
+def test_shares_of_a_grid_make_the_whole(folder, tmp_path):
+    grid = grid_of(folder)
+    for k in range(2):
+        states = run_grid(grid, tmp_path / "two", share=Share(k, 2))
+        assert count_states(states) == {"done": 2 - k, "failed": 0, "waiting": 0}
+        assert [row[1] for row in rows(tmp_path / "two")].count("waiting") == 1 - k
+    run_grid(grid, tmp_path / "one")
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+# killed processes
 
 
 def killed_when(there, grid, out):
@@ -396,7 +417,7 @@ def killed_when(there, grid, out):
 
 
 def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
-    """First during the training of a run, which is then done last; then during prediction."""
+    """First during the training of a run; then during the prediction of another."""
     out = tmp_path / "out"
     keys = {"models": [DSMIL, DIAG], "kl_weight": [0.1, 1], "splits": [0], "epochs": 30}
     path = written(folder, **keys)
@@ -410,24 +431,15 @@ def test_a_grid_that_is_killed_twice_ends_the_same(folder, tmp_path):
     killed_when(epochs, path, out)
     assert not (alone / "evaluation.json").exists()
     killed_when(lambda: (both[0] / "threshold.json").exists(), path, out)
-    assert not any((p / "evaluation.json").exists() for p in (alone, both[1]))
+    assert not any((p / "evaluation.json").exists() for p in both)
     assert count_states(run_grid(grid, out))["done"] == 3
     run_grid(grid, tmp_path / "fresh")
     assert contents(out) == contents(tmp_path / "fresh")
-    assert not [p for p in out.rglob("*") if p.suffix in (".lock", ".tmp")]
-
-
-def dead_lock(target):
-    """Write the lock of a process that ended without releasing it."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    with claim(target) as lock:
-        owner = json.loads(lock.path.read_text())
-    lock.path.write_text(json.dumps(owner | {"pid": process.pid}))
+    assert not [p for p in out.rglob("*") if p.suffix == ".tmp"]
 
 
 def test_what_the_killed_left_goes(folder, tmp_path):
-    """Half-written files and dead locks of the experiment and of its cells are removed."""
+    """Half-written files of the experiment and of its cells are removed."""
     out = tmp_path / "out"
     models = [{"name": "abmil", **SMALL}, DIAG]
     grid = grid_of(folder, models=models, kl_weight=0.1, epochs=1, splits=[0, 1, 2])
@@ -444,9 +456,7 @@ def test_what_the_killed_left_goes(folder, tmp_path):
     ]
     for path in half:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_name(f".{path.name}.abcdefgh.tmp").touch()
-    for target in (second.folder(out), out / "cells.csv", out / "tables"):
-        dead_lock(target)
+        temporary_of(path).touch()
     run_grid(grid, out)
     write_report(out)
     files = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}

@@ -119,6 +119,8 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
         (["benchmark", "small.yaml", "--data=toy", "--seed", "3"], "is set by the grid"),
         (["benchmark", "small.yaml", "--data=toy", "--epoch", "3"], "'epoch'. Did you mean 'epoch"),
         (["benchmark", "small.yaml", "--data=toy", "--engine", "dask"], "--engine is 'dask'"),
+        (["benchmark", "small.yaml", "--data=toy", "--engine", "ray"], "Instead: --engine slurm"),
+        (["benchmark", "small.yaml", "--data=toy", "--shard", "2/2"], "--shard is '2/2'"),
         (["benchmark", "small.yaml", "--data=toy", "--workers", "x"], "--workers is 'x'"),
         (["benchmark", "small.yaml", "--data=toy", "--workers", "0"], "--workers is 0"),
         (["benchmark", "small.yaml", "--data=toy", "--models", "abmill"], "Did you mean 'abmil'"),

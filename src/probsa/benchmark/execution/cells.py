@@ -14,18 +14,16 @@ from typing import Any, Literal
 from ...core import (
     TextTable,
     files_matching,
-    is_in_use,
     open_output,
     read_json,
     read_record,
+    remove_leftovers,
     remove_written,
     remove_written_folder,
-    temporary_files,
     write_csv,
     write_json,
 )
 from ...errors import BagError, InputError, TableError
-from ...jobs import write_lock
 from ...training import RunFolder, config_differences
 from ...workflow import finish_run
 from ..grid.entries import Keep
@@ -116,7 +114,7 @@ def finish(cell: Cell, out: Path) -> None:
             the others.
     """
     run = RunFolder(cell.folder(out))
-    run.sweep()
+    remove_leftovers(run.path)
     # no bootstrap: the tables compute intervals over several runs
     finished = finish_run(run, bootstrap=0, maps="none", extras=False)
     if finished.failures:
@@ -145,19 +143,14 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     with suppress(InputError):  # missing or damaged: it is written again
         stored = read_json(file)
     if stored != metadata:
-        with write_lock(file):
-            write_json(file, metadata)
+        write_json(file, metadata)
     run = RunFolder(folder)
     for member in run.members():
         if keep != "all":
             remove_written(member.last)
         if keep == "none":
             remove_written_folder(member.best.parent)
-    failure = failure_file(cell, out)
-    remove_written(failure)
-    for path in temporary_files(failure):
-        if not is_in_use(path):
-            path.unlink(missing_ok=True)
+    remove_written(failure_file(cell, out))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,14 +178,11 @@ def failure_reason(cell: Cell, out: Path) -> str | None:
 
 def record_failure(cell: Cell, out: Path, reason: str, *, traceback: str = "") -> None:
     """Record the reason why a cell failed, and where the error arose if nobody foresaw it."""
-    file = failure_file(cell, out)
     failure = CellFailure(cell=cell.name, reason=reason, traceback=traceback)
-    with write_lock(file):
-        write_json(file, asdict(failure))
+    write_json(failure_file(cell, out), asdict(failure))
 
 
 def write_states(out: Path, states: Sequence[CellState]) -> None:
     """Write cells.csv."""
     rows = [{**s.to_dict(), "folder": f"cells/{s.cell.name}"} for s in states]
-    with write_lock(out / "cells.csv"):
-        write_csv(out / "cells.csv", COLUMNS, rows)
+    write_csv(out / "cells.csv", COLUMNS, rows)

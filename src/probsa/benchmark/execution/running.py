@@ -11,17 +11,25 @@ from typing import get_args
 
 import torch
 
-from ...core import check_folder_place, check_replaceable, remove_written
+from ...core import (
+    check_folder_place,
+    check_replaceable,
+    is_empty,
+    locked,
+    remove_leftovers,
+    remove_written,
+)
 from ...errors import InputError, OutputExists
 from ...jobs import (
+    WHOLE,
     Engine,
+    Share,
     SlurmJobs,
     Task,
     TaskOutcome,
     cores,
-    remove_dead_locks,
     run_tasks,
-    write_lock,
+    share_of,
 )
 from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid
@@ -65,6 +73,7 @@ def run_grid(
     *,
     engine: Engine = "local",
     workers: int = 1,
+    share: Share = WHOLE,
     retry: bool = True,
     watch: Watch | None = None,
 ) -> list[CellState]:
@@ -75,12 +84,13 @@ def run_grid(
     Args:
         grid: A grid from `read_grid`.
         out: Folder of the experiment.
-        engine: Processes of this machine, actors of a Ray cluster, or Slurm jobs.
-        workers: Number of processes, actors or jobs that work at the same time.
+        engine: Processes of this machine, or Slurm jobs.
+        workers: Number of processes or jobs that work at the same time.
+        share: The share of the cells that is done, so that several machines divide a grid.
         retry: Whether cells that failed before are tried again.
         watch: Callbacks that follow the progress.
 
-    Returns: The state of every cell, in the order of the grid.
+    Returns: The state of every cell of the share, in the order of the grid.
 
     Raises:
         InputError: The grid does not fit the data, or the folder contains other runs or is not
@@ -90,17 +100,19 @@ def run_grid(
     """
     out = _check_folder(Path(out))
     checked = check_grid(grid, out)
-    cells = grid.cells(out)
-    finished = {c.name for c in cells if is_done(c, out)}
+    all_cells = grid.cells(out)
+    bags = {d.name: len(d.table.bags) for d in grid.data}
+    cells = share_of(all_cells, share, size=lambda cell: bags[cell.data])
+    finished = {c.name for c in all_cells if is_done(c, out)}
     open_experiment(out)
+    remove_leftovers(out)
     check_replaceable(out / "grid.yaml")
-    with write_lock(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
-        store_checked(checked, out)
-        grid.write(out)
+    grid.write(out)  # first: another run knows the folder by it
+    store_checked(checked, out)
     watch = watch or Watch()
     for note in checked.notes:
         watch.note(f"note: {note}")
-    watch.grid(cells=len(cells), done=len(finished))
+    watch.grid(cells=len(cells), done=sum(c.name in finished for c in cells))
     groups, keep = {d.name: d.groups for d in grid.data}, grid.file.keep
     for cell in cells:
         if retry:
@@ -111,7 +123,7 @@ def run_grid(
     # a job has cores of its own
     threads = 0 if engine == "slurm" else max(1, cores() // workers)
     by_name = {c.name: c for c in cells}
-    states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
+    states = {c.name: state_of(c, out, done=c.name in finished) for c in all_cells}
     write_states(out, list(states.values()))
 
     def on_outcome(outcome: TaskOutcome) -> None:
@@ -119,7 +131,7 @@ def run_grid(
         if cell.name not in finished:
             states[cell.name] = state_of(cell, out)
         write_states(out, list(states.values()))
-        watch.settled(sum(s.status != "waiting" for s in states.values()))
+        watch.settled(sum(states[c.name].status != "waiting" for c in cells))
         watch.end(cell, outcome)
 
     on_gpus = any(c.config.training.device in ("auto", "cuda") for c in cells)
@@ -128,17 +140,20 @@ def run_grid(
     )
     run_tasks(
         stage,
-        [Task(name=c.name, target=c.folder(out), noun="run", payload=c) for c in cells],
+        [
+            Task(name=c.name, target=c.folder(out), noun="run", size=bags[c.data], payload=c)
+            for c in cells
+        ],
         engine=engine,
         slurm=SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note),
         workers=min(workers, len(cells)),
         gpus=workers > 1 and on_gpus and torch.cuda.is_available(),
         on_outcome=on_outcome,
     )
-    settled = [state_of(c, out) for c in cells]
-    write_states(out, settled)
-    remove_dead_locks(out.glob("cells/*/*/.*.lock"))
-    return settled
+    with locked(out / "cells.csv"):  # another run may have done more cells by now
+        states = {c.name: state_of(c, out) for c in all_cells}
+        write_states(out, list(states.values()))
+    return [states[c.name] for c in cells]
 
 
 def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
@@ -151,7 +166,7 @@ def _check_folder(out: Path) -> Path:
     check_folder_place(out)
     out = out.resolve()
     is_experiment = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
-    if not is_experiment and out.exists() and any(out.iterdir()):
+    if not is_experiment and out.exists() and not is_empty(out):
         raise OutputExists(
             f"{out} is not empty, and not an experiment's folder: give another --out"
         )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ...core import is_disk_full, is_fault
+from ...core import is_disk_full, is_fault, locked
 from ...errors import ProbSAError
 from ...jobs import Stage, Task, TaskOutcome, cores
 from ...training import Reporter, train
@@ -84,33 +84,49 @@ class Training(Stage):
         torch.set_num_threads(self.threads)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
+        # Two processes that train one cell would overwrite each other's checkpoints.
+        elsewhere: list[Task] = []
         for task in tasks:
-            cell: Cell = task.payload
-            self.watch.begin(cell)
-            reason = traceback = ""
-            # the threads of this process change no result
-            threads = cell.config.training.threads or self.threads
-            config = replace(cell.config, training=replace(cell.config.training, threads=threads))
-            try:
-                train(config, cell.folder(self.out), resume=True, reporter=self.watch)
-                finish(cell, self.out)
-                complete(cell, self.out, groups=self.groups[cell.data], keep=self.keep)
-            except Exception as e:  # noqa: BLE001 - no error may stop the other cells
-                reason = _reason(e)
-                traceback = "" if isinstance(e, ProbSAError) else "".join(format_exception(e))
-            yield CellOutcome(
-                name=cell.name,
-                status="failed" if reason else "done",
-                reason=reason,
-                count=int(not reason),
-                traceback=traceback,
-            )
+            with locked(task.target, patience=0) as is_held:
+                # it may have been done since it was drawn
+                outcome = (self.known(task) or self._train(task)) if is_held else None
+            if outcome is None:
+                elsewhere.append(task)
+            else:
+                yield outcome
+        for task in elsewhere:
+            with locked(task.target, patience=-1):
+                outcome = self.known(task) or self._train(task)
+            yield outcome
+
+    def _train(self, task: Task) -> CellOutcome:
+        """Train, predict and evaluate a cell whose lock is held."""
+        cell: Cell = task.payload
+        self.watch.begin(cell)
+        reason = ""
+        traceback = ""
+        # the threads of this process change no result
+        threads = cell.config.training.threads or self.threads
+        config = replace(cell.config, training=replace(cell.config.training, threads=threads))
+        try:
+            train(config, cell.folder(self.out), resume=True, reporter=self.watch)
+            finish(cell, self.out)
+            complete(cell, self.out, groups=self.groups[cell.data], keep=self.keep)
+        except Exception as e:  # noqa: BLE001 - no error may stop the other cells
+            reason = _reason(e)
+            traceback = "" if isinstance(e, ProbSAError) else "".join(format_exception(e))
+        return CellOutcome(
+            name=cell.name,
+            status="failed" if reason else "done",
+            reason=reason,
+            count=int(not reason),
+            traceback=traceback,
+        )
 
     def record(self, task: Task, outcome: TaskOutcome) -> None:
-        cell: Cell = task.payload
-        if not self._is_done(cell) and failure_reason(cell, self.out) is None:
+        if outcome.status == "failed":
             traceback = outcome.traceback if isinstance(outcome, CellOutcome) else ""
-            record_failure(cell, self.out, outcome.reason, traceback=traceback)
+            record_failure(task.payload, self.out, outcome.reason, traceback=traceback)
 
     def _is_done(self, cell: Cell) -> bool:
         if cell.name not in self.known_done and is_done(cell, self.out):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ...errors import InputError, UnknownName
 from ..command import Answer, Flag, write
-from ..flags import Count, Dir
+from ..flags import Count, Dir, Shard
 from ._keys import RunKeys
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def run(
     *,
     data: Folders | None = None,
     out: Dir | None = None,
-    engine: Literal["local", "ray", "slurm"] = "local",
+    engine: Literal["local", "slurm"] = "local",
     workers: Count = 1,
+    shard: Shard = "0/1",
     no_retry: bool = False,
     dry_run: bool = False,
     tables_only: bool = False,
@@ -57,7 +58,9 @@ def run(
             PANDA or CAMELYON16 as published. NAME=DIR names it. May be repeated.
         out: Output folder. Default: the name of the grid.
         engine: Where cells are trained.
-        workers: Number of processes, Ray actors or Slurm jobs that run at the same time.
+        workers: Number of processes or Slurm jobs that run at the same time.
+        shard: Run only part I of N of the cells, counted from 0, so that N machines can share the
+            work. Default: 0/1.
         no_retry: Do not try failed cells again.
         dry_run: List the cells and which are done, and exit.
         tables_only: Write tables and figures of the finished cells in --out without running any.
@@ -112,7 +115,10 @@ def run(
     if grid is None:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
     from ...benchmark import given_grid, grid_name
+    from ...jobs import Share
     from ...training import find_recipe
+
+    share = Share.parse(shard)
 
     grid = find_recipe(grid)
     if not tables_only:
@@ -144,7 +150,9 @@ def run(
         document = {"out": str(out), "counts": counts, "cells": cells, "notes": list(planned.notes)}
         return Answer(document, "\n".join(lines))
     with GridBar("cells") as bar:
-        states = run_grid(made, out, engine=engine, workers=workers, retry=not no_retry, watch=bar)
+        states = run_grid(
+            made, out, engine=engine, workers=workers, share=share, retry=not no_retry, watch=bar
+        )
     counts, failed = count_states(states), [s for s in states if s.status != "done"]
     lines = [f"{s.status}: {s.cell.name}: {s.reason}" for s in failed[:SHOWN]]
     if len(failed) > SHOWN:

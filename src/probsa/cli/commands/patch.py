@@ -101,7 +101,7 @@ def run(
     if how.dry_run:
         estimate = estimate_patches(
             source, settings=chosen, contours=contours, mpp=resolutions,
-            workers=max(1, distributed.workers), shard=distributed.shard,
+            workers=max(1, distributed.workers), share=distributed.share,
         )  # fmt: skip
         if mpp_table is not None and estimate.without_resolution:
             write_mpp_table(mpp_table, estimate.without_resolution)

@@ -1,4 +1,4 @@
-"""Every task is done once and no lock is left, with any number of workers and after kills."""
+"""Every task is done and nothing stays half written, with any number of workers and kills."""
 
 import errno
 import json
@@ -16,21 +16,11 @@ from support.processes import fork_workers
 from support.refusals import refused
 from support.toy_stage import Toy, tasks_of, wait_for
 
-from probsa.core.files import write_json
+from probsa.core import remove_leftovers, write_json
 from probsa.errors import InputError, MissingExtra, ProbSAError
-from probsa.jobs import engines, processes
-from probsa.jobs import tasks as tasks_module
-from probsa.jobs.engines import run_tasks
-from probsa.jobs.locks import claim, lock_file
-from probsa.jobs.tasks import TaskOutcome
+from probsa.jobs import TaskOutcome, processes, run_tasks
 
 NAMES = [f"t{i}" for i in range(10)]
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(tasks_module, "POLL", 0.02)
-    monkeypatch.setattr(engines, "POLL", 0.02)
 
 
 @pytest.fixture
@@ -39,47 +29,14 @@ def quick(monkeypatch):
     fork_workers(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def ray_runs():
-    """Start Ray as the engine does, once for all tests of this file."""
-    pytest.importorskip("ray")
-    import ray
-
-    from probsa.jobs.ray_actors import Actors
-
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch:
-        # otherwise Ray writes a token into the home folder
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", PATHS)
-        team = Actors(Toy(Path()), gpus=False, workers=3)
-        yield
-        assert ray.is_initialized()  # runs do not shut down a cluster that they did not start
-        team.close()
-        assert not ray.is_initialized()
-    signal.signal(signal.SIGTERM, before)
-
-
 PATHS = os.pathsep.join(map(str, (SOURCE, TESTS)))
-HERE = {"workers": 1}
-TWO = {"workers": 2}
-THREE = {"workers": 3}
-RAY = {"engine": "ray", "workers": 2}
-ONE_ACTOR = {"engine": "ray", "workers": 1}
-
-
-def label(value):
-    """Return the name of an engine for the ids of parametrized tests."""
-    return f"{value.get('engine', 'local')}{value['workers']}" if isinstance(value, dict) else None
 
 
 @pytest.fixture
-def engine(request):
-    """Return the arguments of a run; start Ray if they need it."""
-    if request.param.get("engine") == "ray":
-        request.getfixturevalue("ray_runs")
-    elif request.param["workers"] == 2:
-        request.getfixturevalue("quick")  # three workers are spawned, as outside of the tests
+def workers(request):
+    """Return a number of workers; three are spawned, as outside of the tests."""
+    if request.param == 2:
+        request.getfixturevalue("quick")
     return request.param
 
 
@@ -136,16 +93,13 @@ def alive(pid):
 
 
 @pytest.mark.parametrize(
-    ("engine", "ahead"),
-    [(HERE, 1), (HERE, 4), (TWO, 4), (THREE, 1), (RAY, 3)],
-    indirect=["engine"],
-    ids=label,
+    ("workers", "ahead"), [(1, 1), (1, 4), (2, 4), (3, 1)], indirect=["workers"]
 )
-def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
+def test_any_number_of_workers_makes_the_same_files_each_once(tmp_path, workers, ahead):
     told = []
     tasks = tasks_of(tmp_path, t3="fail")
-    stage = Toy(tmp_path, ahead=ahead, parties=engine["workers"])
-    found = run_tasks(stage, tasks, on_outcome=told.append, **engine)
+    stage = Toy(tmp_path, ahead=ahead, parties=workers)
+    found = run_tasks(stage, tasks, on_outcome=told.append, workers=workers)
     done = [TaskOutcome(name=n, status="done", count=2) for n in NAMES if n != "t3"]
     failed = TaskOutcome(name="t3", status="failed", reason="it is not readable")
     assert found == [*done[:3], failed, *done[3:]]
@@ -153,12 +107,10 @@ def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
     assert times(tmp_path) == dict.fromkeys(NAMES, 1)
     assert made(tmp_path) == made_of(set(NAMES) - {"t3"})
     # every worker has started once, has done tasks, and has ended
-    workers = {pid for _, pid in log(tmp_path)}
-    assert len(workers) == len(log(tmp_path, "start")) == engine["workers"]
-    others = workers - {str(os.getpid())}
-    assert len(others) == (engine["workers"] if engine["workers"] > 1 else 0)
-    if "engine" in engine:  # Ray ends its processes later
-        wait_for(lambda: not any(alive(pid) for pid in others))
+    processes_of_tasks = {pid for _, pid in log(tmp_path)}
+    assert len(processes_of_tasks) == len(log(tmp_path, "start")) == workers
+    others = processes_of_tasks - {str(os.getpid())}
+    assert len(others) == (workers if workers > 1 else 0)
     assert not any(alive(pid) for pid in others)
 
     # another run repeats the failed task, and starts no worker if all is done
@@ -167,33 +119,30 @@ def test_every_engine_makes_the_same_files_each_once(tmp_path, engine, ahead):
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t3": 2}
     before = (tmp_path / "log").read_text()
     kept = [t for t in tasks if t.name != "t3"]
-    assert all(o.kept for o in run_tasks(stage, kept, **engine))
+    assert all(o.kept for o in run_tasks(stage, kept, workers=workers))
     assert (tmp_path / "log").read_text() == before
 
 
-def test_two_runs_on_one_folder_share_the_work(tmp_path, command):
-    runs = [
-        command(stage={"parties": 3, "ahead": ahead}, workers=workers)
-        for workers, ahead in ((1, 3), (2, 1))
-    ]
+@pytest.mark.parametrize("workers", [(1, 1), (1, 2)])
+def test_two_runs_on_one_folder_make_the_same_files(tmp_path, command, workers):
+    """Both begin their first task before either goes on; what one has done, the other keeps."""
+    runs = [command(stage={"parties": sum(workers)}, workers=n) for n in workers]
     assert [finish(run) for run in runs] == [0, 0]
-    assert times(tmp_path) == dict.fromkeys(NAMES, 1)
-    assert len({pid for _, pid in log(tmp_path)}) == 3
+    assert set(times(tmp_path)) == set(NAMES)
     assert made(tmp_path) == made_of(NAMES)
 
 
-@pytest.mark.parametrize("engine", [TWO, RAY], indirect=True, ids=label)
-def test_a_task_that_kills_its_process_fails_alone(tmp_path, engine):
+@pytest.mark.usefixtures("quick")
+def test_a_task_that_kills_its_process_fails_alone(tmp_path):
     tasks = tasks_of(tmp_path, t1="die")
-    found = {o.name: o for o in run_tasks(Toy(tmp_path, ahead=3), tasks, **engine)}
+    found = {o.name: o for o in run_tasks(Toy(tmp_path, ahead=3), tasks, workers=2)}
     assert {n for n, o in found.items() if o.status == "done"} == set(NAMES) - {"t1"}
     assert found["t1"].status == "failed"
     assert "died twice while working on this task" in found["t1"].reason
     assert "probably out of memory" in found["t1"].reason
-    if "engine" not in engine:
-        assert "killed by signal 9" in found["t1"].reason
+    assert "killed by signal 9" in found["t1"].reason
     assert times(tmp_path) == dict.fromkeys(NAMES, 1) | {"t1": 2}
-    # no half-written file and no lock is left, and the failure is recorded
+    # no half-written file is left, and the failure is recorded
     assert made(tmp_path) == made_of(set(NAMES) - {"t1"})
     assert json.loads((tmp_path / "records/t1.json").read_text())["status"] == "failed"
     # the second time, the worker held no other task
@@ -211,13 +160,18 @@ def test_a_task_at_which_a_process_dies_once_is_done(tmp_path):
     assert len({pid for name, pid in log(tmp_path) if name == "t6"}) == 2
 
 
-def test_what_a_killed_run_left_is_taken_over_and_done_last(tmp_path, command):
-    killed = command(payloads={"t0": "die"})
-    assert finish(killed) == -signal.SIGKILL
-    assert {p.suffix for p in (tmp_path / "made").iterdir()} == {".lock", ".tmp"}
-    run_tasks(Toy(tmp_path, ahead=4), tasks_of(tmp_path))
-    assert made(tmp_path) == made_of(NAMES)
-    assert [name for name, _ in log(tmp_path)] == ["t0", *NAMES[1:], "t0"]
+@pytest.mark.usefixtures("quick")
+def test_a_failure_does_not_replace_what_another_run_has_done(tmp_path):
+    """Workers die at t1; the run of somebody else has finished it meanwhile."""
+
+    def tell(outcome):
+        if outcome.name == "t9":
+            write_json(tmp_path / "records" / "t1.json", {"name": "t1", "status": "done"})
+
+    tasks = tasks_of(tmp_path, t1="die")
+    found = run_tasks(Toy(tmp_path), tasks, workers=2, on_outcome=tell)
+    assert found[1] == TaskOutcome(name="t1", status="done", kept=True)
+    assert json.loads((tmp_path / "records/t1.json").read_text())["status"] == "done"
 
 
 def test_a_run_whose_process_is_killed_takes_its_workers_along(tmp_path, command):
@@ -227,16 +181,17 @@ def test_a_run_whose_process_is_killed_takes_its_workers_along(tmp_path, command
     assert finish(run) == -signal.SIGKILL
     pids = {pid for _, pid in log(tmp_path)}
     wait_for(lambda: not any(alive(pid) for pid in pids))
+    assert any(name.endswith(".tmp") for name in made(tmp_path))
+    remove_leftovers(tmp_path / "made")  # as every command does
     run_tasks(Toy(tmp_path), tasks_of(tmp_path))
     assert made(tmp_path) == made_of(NAMES)
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
-def test_an_interrupted_run_gives_back_what_it_held(tmp_path, command, number, workers):
+def test_an_interrupted_run_leaves_nothing_half_written(tmp_path, command, number, workers):
     payloads = {"t2": "hang", "t3": "hang"}
     run = command(payloads=payloads, workers=workers, stage={"ahead": 3 - workers})
     wait_for(lambda: len(list(tmp_path.glob("hangs-*"))) == workers)
-    assert any(p.suffix == ".lock" for p in (tmp_path / "made").iterdir())
     run.send_signal(number)
     assert finish(run) == 128 + number
     assert not any(alive(pid) for _, pid in log(tmp_path))
@@ -262,11 +217,11 @@ def test_a_worker_that_does_not_listen_is_ended_all_the_same(tmp_path, monkeypat
     assert "t1.h5" not in left
 
 
-@pytest.mark.parametrize("engine", [HERE, TWO, ONE_ACTOR], indirect=True, ids=label)
-def test_a_full_disk_ends_the_run(tmp_path, engine):
+@pytest.mark.parametrize("workers", [1, 2], indirect=True)
+def test_a_full_disk_ends_the_run(tmp_path, workers):
     tasks = tasks_of(tmp_path, t4="full")
     with pytest.raises(OSError, match="No space left") as caught:
-        run_tasks(Toy(tmp_path, ahead=2), tasks, **engine)
+        run_tasks(Toy(tmp_path, ahead=2), tasks, workers=workers)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(tmp_path / "made")
     left = made(tmp_path)
@@ -279,7 +234,7 @@ def test_a_fault_of_the_stage_is_raised_with_its_trace(tmp_path):
     with pytest.raises(RuntimeError, match="a fault of the stage") as caught:
         run_tasks(Toy(tmp_path), tasks_of(tmp_path, t0="fault"), workers=2)
     assert "in act" in caught.value.__notes__[0]
-    assert not [p for p in (tmp_path / "made").iterdir() if p.name.startswith(".")]
+    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.usefixtures("quick")
@@ -299,31 +254,7 @@ def test_workers_that_die_before_they_begin_are_not_replaced_for_ever(tmp_path):
     assert len(log(tmp_path, "start")) <= 3
 
 
-@pytest.mark.parametrize("engine", [HERE, TWO], indirect=True, ids=label)
-@pytest.mark.parametrize("finished", [True, False])
-def test_what_another_holds_is_waited_for(tmp_path, engine, finished):
-    """The other process finishes the task, or releases it unfinished."""
-    tasks = tasks_of(tmp_path)
-    stage, other = Toy(tmp_path, ahead=3), claim(tasks[0].target)
-    assert other is not None
-
-    def tell(outcome):
-        told.append(outcome.name)
-        if len(told) == 9:  # all tasks except t0
-            assert times(tmp_path)["t0"] == 0
-            if finished:
-                write_json(stage.record_file(tasks[0]), {"name": "t0", "status": "no_tissue"})
-            other.release()
-
-    told = []
-    found = run_tasks(stage, tasks, on_outcome=tell, **engine)
-    assert told[-1] == "t0"
-    assert times(tmp_path)["t0"] == (0 if finished else 1)
-    theirs = TaskOutcome(name="t0", status="no_tissue", kept=True)
-    assert found[0] == (theirs if finished else TaskOutcome(name="t0", status="done", count=2))
-
-
-def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
+def test_what_another_run_finishes_before_its_turn_is_not_done_again(tmp_path):
     class Overtaken(Toy):
         looks = 0
 
@@ -338,46 +269,15 @@ def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
     found = run_tasks(Overtaken(tmp_path), tasks_of(tmp_path))
     assert found[4] == TaskOutcome(name="t4", status="done", kept=True)
     assert times(tmp_path) == dict.fromkeys(set(NAMES) - {"t4"}, 1)
-    assert not lock_file(tmp_path / "made" / "t4.h5").exists()
 
 
-def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
-    """If another run has taken t0 over and finished it, its record counts and its lock stays."""
-    tasks = tasks_of(tmp_path)
-    lock = lock_file(tasks[0].target)
-
-    class Sleeper(Toy):
-        def do(self, task):
-            outcome = super().do(task)
-            if task.name == "t0":
-                lock.unlink()
-                taken = claim(task.target)
-                assert taken is not None
-            return outcome
-
-    def tell(outcome):
-        told.append(outcome.name)
-        if len(told) == 9:
-            assert lock.exists() and not stage.record_file(tasks[0]).exists()
-            write_json(stage.record_file(tasks[0]), {"name": "t0", "status": "no_tissue"})
-            lock.unlink()
-
-    told, stage = [], Sleeper(tmp_path)
-    found = run_tasks(stage, tasks, on_outcome=tell)
-    assert found[0] == TaskOutcome(name="t0", status="no_tissue", kept=True)
-    assert not lock.exists()
-
-
-def test_bad_input(tmp_path, monkeypatch):
+def test_bad_input(tmp_path):
     stage, tasks = Toy(tmp_path), tasks_of(tmp_path)
     assert run_tasks(stage, []) == []
     refused(InputError, "workers is 0", run_tasks, stage, tasks, workers=0)
     refused(InputError, r"'t1'.*'t1'.*Rename", run_tasks, stage, [*tasks, tasks[1]])
     same = replace(tasks[2], name="other")
     refused(InputError, r"'t2'.*'other'.*Rename", run_tasks, stage, [*tasks, same])
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"ray is not installed.*'\.\[cluster\]'"):
-        run_tasks(stage, tasks, engine="ray")
     assert not (tmp_path / "made").exists()
 
 

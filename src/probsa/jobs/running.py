@@ -1,28 +1,26 @@
-"""Run tasks in this process, in processes of this machine, on a Ray cluster or as Slurm jobs.
+"""Run tasks in this process, in a pool of processes of this machine, or as an array of Slurm jobs.
 
-The results are the same: every worker makes the same call (`work`). Any number of runs on any
-number of machines may share a folder: they divide the tasks among themselves by locks.
+The results are the same: every worker makes the same call (`work`). Several runs may work in one
+folder at the same time: each writes its files atomically, and keeps what another has done.
 """
 
 import errno
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ..core import stoppable
+from ..core import remove_leftovers_of, stoppable
 from ..errors import InputError, ProbSAError
-from .locks import claim
 from .processes import Death, Processes, visible_devices
+from .shares import Share, share_of
 from .slurm import SlurmJobs, run_jobs
-from .tasks import POLL, Stage, Task, TaskOutcome, work
+from .tasks import Stage, Task, TaskOutcome, settle, work
 
-if TYPE_CHECKING:
-    from .ray_actors import Actors
-
-Engine = Literal["local", "ray", "slurm"]
+Engine = Literal["local", "slurm"]
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+POLL = 1.0
+"""Seconds between two looks at the workers of a pool."""
 Tell = Callable[[TaskOutcome], None]
 
 
@@ -46,24 +44,25 @@ def run_tasks(
         stage: The stage that does the tasks. It is pickled for each worker, unless the only
             worker is this process.
         tasks: Tasks with unique names and targets.
-        engine: `local` for this process or several processes of this machine; `ray` for actors of
-            a cluster; `slurm` for an array of jobs.
-        workers: Number of processes, actors or jobs that work at the same time.
+        engine: `local` for this process or several processes of this machine; `slurm` for an array
+            of jobs, each of which does a share of the tasks.
+        workers: Number of processes or jobs that work at the same time.
         isolated: Give a single worker a process of its own as well, so that a crash of native code
             costs one task and not the run.
-        gpus: Give each worker one GPU: actors request it from Ray, local workers take turns.
+        gpus: Let local workers take turns on the GPUs.
         slurm: Where and how Slurm jobs are run.
         on_outcome: Called in this process with each outcome as soon as it is known.
 
     Raises:
         InputError: Two tasks have the same name or target, or `workers` is less than 1.
-        OSError: The disk is full; the other workers are stopped and all locks released.
-        KeyboardInterrupt: After ctrl-C; workers are stopped and locks released, too.
-        MissingExtra: Ray or submitit is not installed.
+        OSError: The disk is full; the other workers are stopped.
+        KeyboardInterrupt: After ctrl-C; workers are stopped, too.
+        MissingExtra: submitit is not installed.
     """
     if workers < 1:
         raise InputError(f"workers is {workers}: expected at least 1")
-    names, targets = Counter(t.name for t in tasks), Counter(t.target for t in tasks)
+    names = Counter(task.name for task in tasks)
+    targets = Counter(task.target for task in tasks)
     twice = [t for t in tasks if names[t.name] > 1 or targets[t.target] > 1]
     if twice:
         raise InputError(
@@ -90,20 +89,20 @@ def run_tasks(
             todo = tell_known()
             if todo and engine == "slurm":
                 assert slurm is not None, "the command gives the options of the jobs"
-                job = partial(run_tasks, stage, todo, isolated=isolated)
-                run_jobs(job, jobs=workers, settings=slurm, on_poll=tell_known)
+                count = min(workers, len(todo))
+                shares = [
+                    share_of(todo, Share(k, count), size=lambda task: task.size)
+                    for k in range(count)
+                ]
+                jobs = [partial(run_tasks, stage, share, isolated=isolated) for share in shares]
+                run_jobs(jobs, settings=slurm, on_poll=tell_known)
                 for task in tell_known():
                     reason = f"no Slurm job finished it: see {slurm.folder}, and run it again"
                     tell(stage.failure(task, reason))
-            elif todo and engine == "local" and workers == 1 and not isolated:
+            elif todo and workers == 1 and not isolated:
                 work(stage, todo, tell=tell)
             elif todo:
-                if engine == "local":
-                    team = Processes(stage, devices=visible_devices() if gpus else [])
-                else:
-                    from .ray_actors import Actors
-
-                    team = Actors(stage, gpus=gpus, workers=workers)
+                team = Processes(stage, devices=visible_devices() if gpus else [])
                 _supervise(team, todo, workers, tell)
     except OSError as e:
         if e.errno in FULL_DISK and e.filename is None:
@@ -112,14 +111,16 @@ def run_tasks(
     return [outcomes[task.name] for task in tasks]
 
 
-def _supervise(team: "Processes | Actors", tasks: Sequence[Task], workers: int, tell: Tell) -> None:
+def _supervise(team: Processes, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     """Give tasks to the workers of a team, and end the team in any case."""
     held: defaultdict[int, dict[str, Task]] = defaultdict(dict)
     """The tasks that each worker has been given and has not finished."""
 
     def deal(tasks: Sequence[Task], workers: int) -> list[tuple[Task, str]]:
         """Do some tasks; return those at which a worker died, and how."""
-        waiting, died, deaths_without_task = deque(tasks), list[tuple[Task, str]](), 0
+        waiting = deque(tasks)
+        died: list[tuple[Task, str]] = []
+        deaths_without_task = 0
         for _ in range(min(workers, len(tasks))):
             team.add()
         while waiting or any(held.values()):
@@ -148,31 +149,19 @@ def _supervise(team: "Processes | Actors", tasks: Sequence[Task], workers: int, 
                     team.answer(worker, task)
         return died
 
+    lost: list[Task] = []
     try:
         for task, _ in deal(tasks, workers):
+            lost.append(task)
             for _, how in deal([task], 1):
-                _give_up(team.stage, task, how, tell)
+                reason = (
+                    f"the process died twice while working on this {task.noun} ({how}): probably "
+                    f"out of memory. {team.stage.advice_on_death}"
+                )
+                tell(settle(team.stage, task, team.stage.failure(task, reason)))
     finally:
         team.close()
-        for task in [task for tasks in held.values() for task in tasks.values()]:
-            lock = claim(task.target)  # it removes what a worker that was killed left half written
-            if lock is not None:
-                lock.release()
-
-
-def _give_up(stage: Stage, task: Task, how: str, tell: Tell) -> None:
-    """Record that a process died twice at a task, unless another run has done it."""
-    reason = (
-        f"the process died twice while working on this {task.noun} ({how}): probably out "
-        f"of memory. {stage.advice_on_death}"
-    )
-    while (lock := claim(task.target)) is None:
-        outcome = stage.known(task)
-        if outcome is not None:
-            tell(outcome)
-            return
-        time.sleep(POLL)
-    with lock:
-        failed = stage.failure(task, reason)
-        stage.record(task, failed)
-    tell(failed)
+        for tasks_of_worker in held.values():
+            lost += tasks_of_worker.values()
+        for task in lost:
+            remove_leftovers_of(task.target)
