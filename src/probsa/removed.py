@@ -23,6 +23,7 @@ REMOVED: Mapping[str, str] = {
     "lesions": "MONAI's LesionFROC, on what probsa map exports",
     "recall": "--coverage or --max-error of probsa evaluate and probsa sets",
     "ray": "--engine slurm, or --shard i/n on each machine",
+    "verify": "run probsa patch and extract again, which make or name what is missing",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""

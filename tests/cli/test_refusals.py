@@ -278,12 +278,11 @@ CASES = {
         "dataset table data --out new --grades",
     ],
     "info": ["info gone", "info empty", "info text.txt", "info slides --slide-mpp gone.csv"],
-    "verify": ["verify gone", "verify text.txt"],
     "models": ["models abmill", "models --markdwon"],
     "encoders": ["encoders resnet5"],
     "doctor": ["doctor now"],
     "demo": ["demo --out text.txt"],
-    "other": ["trian", "--nonsense"],
+    "other": ["trian", "verify work", "--nonsense"],
 }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from probsa.cli.entry import main
 from probsa.cohorts.coordinates import read_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort
-from probsa.cohorts.verification import verify
 from probsa.cohorts.work import WorkFolder
 from probsa.core import TextTable
 from probsa.errors import BagError
@@ -117,7 +116,6 @@ def test_a_stated_size_that_the_coordinates_contradict_is_refused(tmp_path, key,
     with h5py.File(path, "r+") as f:
         f["coords"].attrs[key] = value
     refused(BagError, words, read_coordinates(path).patches)
-    assert re.search(words, verify(tmp_path / "work").findings[0].problem)
     failed = extract_cohort(tmp_path / "work", ExtractOptions())
     assert failed.counts == {"failed": 1} and re.search(words, failed.failures[0][1])
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from probsa.core import is_abandoned, remove_leftovers, remove_leftovers_of, replacing
+from probsa.core import remove_leftovers, remove_leftovers_of, replacing
 from probsa.core.leftovers import temporary_files
-from probsa.core.writers import TOKEN
+from probsa.core.writers import TOKEN, is_abandoned
 
 
 @pytest.fixture(scope="module")

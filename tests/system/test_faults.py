@@ -205,7 +205,6 @@ COMMANDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (EXTRACT_SCANS, "probsa.cohorts.reading.slice_image"),
     (RESUME, "probsa.cohorts.extraction.bag_size"),
     (RESUME, "probsa.cohorts.extraction.read_stamp"),
-    (("verify", "{work}"), "probsa.core.store.attributes_of"),
     ((*MAP, "--geojson", "tiles"), "probsa.exports.geojson._tiles"),
     ((*MAP, "--ome-tiff"), "probsa.exports.ome_tiff._metadata"),
     ((*MAP, "--ome-tiff"), "tifffile.TiffWriter"),

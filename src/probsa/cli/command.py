@@ -238,7 +238,7 @@ LIMIT = Parameter(
     help="Gigabytes that one bag or scan may take in memory. Files that state more are refused "
     f"before they are read. Default: {MAX_BAG_GB:g}, or for a run its own setting.",
 )
-LIMITED = {"info", "run", "convert", "verify", "predict", "evaluate", "map", "view"}
+LIMITED = {"info", "run", "convert", "predict", "evaluate", "map", "view"}
 """Commands with this flag: they read bags or scans, and are not training."""
 
 

@@ -37,7 +37,7 @@ The flow of the data, with the commands of each stage:
 traceback of an error."""
 
 COMMANDS = (
-    "info", "run", "patch", "extract", "convert", "verify", "dataset", "train", "predict",
+    "info", "run", "patch", "extract", "convert", "dataset", "train", "predict",
     "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor", "demo",
 )  # fmt: skip
 """In the order of the flow. Each is the function `run` of a module of `commands`."""

@@ -17,6 +17,5 @@ from .reading import open_source as open_source
 from .recipe import FeatureRecipe as FeatureRecipe
 from .records import Record as Record
 from .report import CohortReport as CohortReport
-from .verification import verify as verify
 from .work import PatchSet as PatchSet
 from .work import WorkFolder as WorkFolder

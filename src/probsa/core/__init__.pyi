@@ -64,7 +64,6 @@ from .hdf5 import open_hdf5 as open_hdf5
 from .hdf5 import replacing_hdf5 as replacing_hdf5
 from .leftovers import remove_leftovers as remove_leftovers
 from .leftovers import remove_leftovers_of as remove_leftovers_of
-from .leftovers import temporary_files_below as temporary_files_below
 from .options import ClassCount as ClassCount
 from .options import ClusterCount as ClusterCount
 from .options import EpochCount as EpochCount
@@ -175,4 +174,3 @@ from .wording import enumerated as enumerated
 from .wording import printable as printable
 from .wording import protect_cell as protect_cell
 from .wording import restore_cell as restore_cell
-from .writers import is_abandoned as is_abandoned
