@@ -163,3 +163,11 @@ def test_overviews_of_small_patches_and_of_none(ring):
     assert thumbnail(slide, 100).size == (100, 80)
     assert thumbnail(slide).size == (640, 512)
     np.testing.assert_array_equal(np.asarray(thumbnail(slide)), RANDOM)
+
+
+def test_a_thumbnail_is_a_region_as_maps_and_the_page_show_it():
+    slide = ArraySlide(RANDOM[:503, :617])
+    picture = thumbnail(slide, 100)
+    assert picture.size == (100, 81)  # 81.5 rows: the last whole one ends the picture
+    region = slide.region((0.0, 0.0, 617.0, 503.0), scale=6.17)
+    np.testing.assert_array_equal(np.asarray(picture), region.image)

@@ -72,3 +72,15 @@ def test_what_cannot_be_decoded_is_grey_and_counted(monkeypatch):
     assert (picture.image[128:256, 256:384] == _base.UNDECODED).all()
     np.testing.assert_array_equal(picture.image[:128], image[:128])
     refused(RegionError, "broken", region, ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)
+
+
+def test_around_a_damaged_tile_the_slide_is_shown():
+    """Also if the whole picture is one block."""
+    image = np.random.default_rng(0).integers(0, 200, (1024, 1024, 3)).astype(np.uint8)
+    slide = ArraySlide(image, broken=[(300, 600, 10, 10)])
+    picture = region(slide, scale=2.0)
+    assert (picture.undecoded, picture.blocks) == (1, 1)
+    whole = region(ArraySlide(image), scale=2.0).image
+    grey = (picture.image == _base.UNDECODED).all(axis=2)
+    assert grey[256:384, 128:256].all() and grey.sum() == 128 * 128
+    assert (picture.image[~grey] == whole[~grey]).all()

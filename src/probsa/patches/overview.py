@@ -5,7 +5,6 @@ from PIL import Image, ImageDraw
 
 from ..slides import Slide
 from .grid import Patches
-from .pixels import reduced
 from .polygons import Tissue
 
 OUTLINE = (0, 70, 200, 255)
@@ -18,16 +17,19 @@ SMALLEST_BORDER = 6
 
 def thumbnail(slide: Slide, longest: int = 1024) -> Image.Image:
     """Return the whole slide as an image whose longer side has at most `longest` pixels."""
-    return Image.fromarray(reduced(slide, scale=max(1.0, max(slide.size) / longest)).pixels)
+    width, height = slide.size
+    scale = max(1.0, max(slide.size) / longest)
+    return Image.fromarray(slide.region((0.0, 0.0, width, height), scale=scale).image)
 
 
 def draw_overview(picture: Image.Image, tissue: Tissue, patches: Patches) -> Image.Image:
     """Draw patches in green, tissue outlines in blue, holes and excluded areas in orange."""
     overlay = Image.new("RGBA", picture.size, (0, 0, 0, 0))
     draw = ImageDraw.Draw(overlay)
-    scale = np.array(picture.size) / np.array(tissue.slide_size)
+    # the shorter side of the picture ends with its last whole pixel
+    scale = max(picture.size) / max(tissue.slide_size)
     side = patches.size_level0 * scale
-    border = BORDER if side.min() >= SMALLEST_BORDER else None
+    border = BORDER if side >= SMALLEST_BORDER else None
     corners = patches.coords * scale
     for (left, top), (right, bottom) in zip(corners, corners + side, strict=True):
         draw.rectangle((left, top, right, bottom), fill=FILL, outline=border)

@@ -1,6 +1,7 @@
-"""A whole slide as a picture of any scale, by exact area averages of a level, block by block.
+"""A whole slide as the image that tissue is found on: exact area averages, block by block.
 
-Memory use is that of one block and the result, whatever the size of the slide.
+Coordinates follow from it. What people look at is `Slide.region`, which averages whole pixels and
+ends with the last whole one. Memory use is that of one block and the result.
 """
 
 import math

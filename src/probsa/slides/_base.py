@@ -25,8 +25,10 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in level-0 pixels."""
 BLOCK = 2048
 """Side length of the blocks that `Slide.region` reads, in pixels of a level."""
+SMALLEST = 256
+"""Side length down to which the quarters of a block are tried if it cannot be decoded: a tile's."""
 UNDECODED = 220
-"""Grey value of blocks that cannot be decoded."""
+"""Grey value of parts that cannot be decoded."""
 WHITE = 255
 GIVEN = "given"
 """The source of a resolution that the user stated."""
@@ -59,7 +61,7 @@ class Region:
     whole: bool = False
     """Whether the whole slide is shown."""
     undecoded: int = 0
-    """Number of blocks that could not be decoded; they are grey."""
+    """Number of blocks with parts that could not be decoded; these are grey."""
     blocks: int = 1
 
     @property
@@ -183,19 +185,28 @@ class Slide(ABC):
         level = [v.downsample for v in self.levels].index(max(known)) if known else 0
         step = max(1, int(BLOCK * self.levels[level].downsample / fine))
         image = np.empty((height, width, 3), np.uint8)
-        blocks, failures = 0, []
-        for y in range(0, height, step):
-            for x in range(0, width, step):
-                part = image[y : y + step, x : x + step]
-                blocks += 1
-                try:
-                    corner = (box[0] + x * fine, box[1] + y * fine)
-                    part[:] = self._averaged(corner, level, shape=part.shape[:2], scale=fine)
-                except RegionError as error:
-                    part[:] = UNDECODED
-                    failures.append(error)
-        if len(failures) == blocks:
-            raise failures[-1]
+        blocks = [(x, y) for y in range(0, height, step) for x in range(0, width, step)]
+        damaged: list[tuple[int, int]] = []
+        failure: RegionError | None = None
+        for x, y in blocks:
+            part = image[y : y + step, x : x + step]
+            corner = (box[0] + x * fine, box[1] + y * fine)
+            try:
+                part[:] = self._averaged(corner, level, shape=part.shape[:2], scale=fine)
+            except RegionError as error:
+                damaged.append((x, y))
+                failure = error
+        if failure is not None and len(damaged) == len(blocks) > 1:
+            raise failure
+        # parts of a damaged block can be decoded
+        undecoded = 0
+        for x, y in damaged:
+            part = image[y : y + step, x : x + step]
+            corner = (box[0] + x * fine, box[1] + y * fine)
+            decoded, whole = self._quartered(part, corner, level, scale=fine)
+            if failure is not None and len(blocks) == 1 and not decoded:
+                raise failure
+            undecoded += not whole
         if scale < 1:
             image = image.repeat(round(1 / scale), axis=0).repeat(round(1 / scale), axis=1)
         return Region(
@@ -206,9 +217,46 @@ class Slide(ABC):
             mpp=None if self.mpp is None else self.mpp * scale,
             mpp_is_given=self.mpp_is_given,
             whole=tuple(box) == (0, 0, *self.size),
-            undecoded=len(failures),
-            blocks=blocks,
+            undecoded=undecoded,
+            blocks=len(blocks),
         )
+
+    def _quartered(
+        self,
+        part: UInt8[np.ndarray, "height width 3"],
+        corner: tuple[float, float],
+        level: int,
+        *,
+        scale: float,
+    ) -> tuple[bool, bool]:
+        """Fill a block that cannot be decoded as a whole by its quarters, and these by theirs.
+
+        Parts of at most `SMALLEST` pixels of the level that cannot be decoded are grey.
+
+        Returns: Whether anything was decoded, and whether all was.
+        """
+        height, width = part.shape[:2]
+        if max(height, width) * scale <= SMALLEST * self.levels[level].downsample:
+            part[:] = UNDECODED
+            return False, False
+        half_height = (height + 1) // 2
+        half_width = (width + 1) // 2
+        any_decoded = False
+        all_decoded = True
+        for y in (0, half_height):
+            for x in (0, half_width):
+                quarter = part[y : y + half_height, x : x + half_width]
+                if not quarter.size:
+                    continue
+                at = (corner[0] + x * scale, corner[1] + y * scale)
+                try:
+                    quarter[:] = self._averaged(at, level, shape=quarter.shape[:2], scale=scale)
+                    any_decoded = True
+                except RegionError:
+                    decoded, whole = self._quartered(quarter, at, level, scale=scale)
+                    any_decoded |= decoded
+                    all_decoded &= whole
+        return any_decoded, all_decoded
 
     def _averaged(
         self, corner: tuple[float, float], level: int, *, shape: tuple[int, ...], scale: float
