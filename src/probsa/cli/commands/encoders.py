@@ -8,7 +8,7 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
 
     Args:
         name: Encoder to describe.
-        markdown: Print the page docs/encoders.md of the manual.
+        markdown: Print the catalogue at the end of docs/encoders.md.
     """
     from ...features import check_name
 
