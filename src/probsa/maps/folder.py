@@ -49,6 +49,8 @@ class Shown(NamedTuple):
     """None: each prediction's own."""
     caption: str
     """Text below the maps; empty for folders without a choice."""
+    own: MapScore | None
+    """The model's own score, which alone has variances; None if no prediction can be read."""
 
 
 def render_folder(
@@ -297,7 +299,7 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
         # the model's own score needs words if it is evidence and the task has no class
         silent = own is None or table.of_task.unordered_classes
         caption = "" if own is None or silent else meaning(own, table.of_task, own=True)
-        return Shown(None if score == "auto" else score, caption)
+        return Shown(None if score == "auto" else score, caption, own)
     if score == "auto":
         assert choice is not None
         score, why = choice.chosen, ""
@@ -305,7 +307,7 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
         why = f"{score.capitalize()}: as asked for{other}. "
     text = f"{why}{meaning(score, table.of_task, own=score == own)}".strip()
-    return Shown(score, text)
+    return Shown(score, text, own)
 
 
 def map_limits(folder: Path | str, *, score: MapScore | None = None) -> ColourLimits:

@@ -27,3 +27,16 @@ def test_the_score_is_an_option(tmp_path, capsys):
     )
     assert main([*given[:-1], "beauty"]) != 0
     assert "contribution" in capsys.readouterr().err
+
+
+def test_variances_that_the_shown_score_lacks_are_named(tmp_path, capsys):
+    n = len(slide().attention_mean)
+    p = replace(slide(), contribution=np.linspace(-1, 1, n, dtype=np.float32))
+    write_predictions(
+        tmp_path / "p", [p], labels={}, parts={}, classes=["0", "1"], threshold=None, metadata={}
+    )
+    for score, is_named in (("attention", False), ("contribution", True)):
+        out = tmp_path / score
+        given = ["map", str(tmp_path / "p"), "--out", str(out), "--score", score, "--variances"]
+        assert main(given) == 0
+        assert ("--score attention" in capsys.readouterr().err) is is_named

@@ -124,7 +124,7 @@ def run(
     if export.features is not None:
         bag_names(export.features)
     from ...exports import Exported, ExportSettings, export_folder
-    from ...maps import DOUBTS, VARIANCES, CohortSources, OverlaySettings, render_folder
+    from ...maps import DOUBTS, VARIANCES, CohortSources, OverlaySettings, render_folder, resolve
     from ..terminal import Counter
 
     settings = ExportSettings(**formats)
@@ -139,6 +139,13 @@ def run(
             exported = export_folder(
                 predictions, out, settings, bags=bag, sources=sources, progress=count
             )
+    shown = resolve(table, score)
+    if variances and not no_png and shown.score not in (None, shown.own):
+        write(
+            f"note: the maps show the score {shown.score!r}, and only {shown.own!r}, the model's "
+            f"own, has variances: add --score {shown.own}",
+            error=True,
+        )
     if not no_png:
         with Counter("drawing") as count:
             failures = render_folder(
