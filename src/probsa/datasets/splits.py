@@ -30,7 +30,7 @@ TOLERANCE = 0.25
 the nearest one: version 0.2 always took the first, and its splits can be made again."""
 NO_TEST = (
     "nothing is held out for testing: all figures are of the validation bags, on which the epoch "
-    "and the threshold were chosen. To test, add a column 'fold' (0, 1, 2, …; then --test-fold 0) "
+    "and any threshold were chosen. To test, add a column 'fold' (0, 1, 2, …; then --test-fold 0) "
     "or 'split' (train, val, test) to the table of labels"
 )
 """What is said of a split without a test part."""

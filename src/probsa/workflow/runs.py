@@ -309,7 +309,9 @@ def predict_run(
     attach_covariates(run, bags, names=split.val + split.test, table=table)
     targets = targets_of(table)
     threshold, task = None, TASKS[predictor.task]
-    reporter.remark("choosing the threshold and what maps show, on the validation bags")
+    has_threshold = task.unordered_classes or task.has_findings
+    chosen = "the threshold and what maps show" if has_threshold else "what maps show"
+    reporter.remark(f"choosing {chosen}, on the validation bags")
     if task.unordered_classes:
         threshold = _choose_threshold(run, predictor, bags, names=split.val, labels=targets)
     if task.has_findings and split.val:

@@ -98,7 +98,7 @@ probsa.list = (function () {
     if (!row.failed) picture.appendChild(make("img", { attributes: { alt: "", loading: "lazy", src: "data/thumb/" + k + ".jpg" } }));
     const button = make("button", { class: "bag", text: row.name, title: row.name });
     const flags = make("span", { class: "flags" });
-    if (row.part === "val" && state.rows.some((other) => other.part === "test")) flags.appendChild(make("span", { class: "flag training", text: "validation", title: "The weights and the threshold were chosen on this bag and others of its part." }));
+    if (row.part === "val" && state.rows.some((other) => other.part === "test")) flags.appendChild(make("span", { class: "flag training", text: "validation", title: "The weights, and a threshold if there is one, were chosen on this bag and others of its part." }));
     if (row.part === "train") flags.appendChild(make("span", { class: "flag training", text: "training bag", title: "The model was trained on this bag: its map looks better than those of new bags." }));
     if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: state.words.wrong, title: state.words.wrong_hint }));
     if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: state.words.unsure_hint }));
