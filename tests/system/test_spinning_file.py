@@ -65,7 +65,7 @@ def wait_until_it_spins(process: subprocess.Popen[str], path: Path) -> None:
 def test_a_command_ends_and_leaves_nothing_half_written(spinning, tmp_path, command, signals):
     features, out = spinning / "data" / "features", tmp_path / "out"
     arguments = {
-        "convert": [str(features), "--from", "probsa", "--to", "clam", "--slide-mpp", "0.5"],
+        "convert": [str(features), "--from", "probsa", "--slide-mpp", "0.5"],
         "predict": [str(spinning / "run"), "--features", str(features)],
     }[command]
     process = subprocess.Popen(

@@ -236,6 +236,7 @@ BRANCH = re.compile(rf"(==|!=|\bin\b)\s*[(\[{{]?\s*{TASK}|{TASK}\s*(==|!=|:)|cas
 OTHER_MEANINGS = {
     "core/graphs.py": "binary edge weights",
     "models/gtp.py": "a binary adjacency matrix",
+    "removed.py": "the flag --survival, which is no more",
 }
 
 

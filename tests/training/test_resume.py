@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from support.leftovers import temporary_of
 from support.made_runs import (
     Breaker,
     Stopped,
@@ -80,7 +81,7 @@ def test_a_process_that_dies_at_any_write_loses_nothing(tmp_path, monkeypatch):
             yield temporary
             written.append(path)
             if len(written) == dying:
-                shutil.copyfile(temporary, path.with_name(f".{path.name}.left0000.tmp"))
+                shutil.copyfile(temporary, temporary_of(path))
                 raise Stopped
 
     monkeypatch.setattr(checkpoints, "replacing", counted)

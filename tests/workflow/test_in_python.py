@@ -78,7 +78,7 @@ def test_every_public_call_takes_texts(folder):
     assert read_predictions("written").bags == ("001",)
     load_checkpoint("run/members/1/checkpoints/best.safetensors")
     options = ConversionOptions(labels="labels.csv")
-    convert("features", "converted", source_format="probsa", target_format="clam", options=options)
+    convert("features", "converted", source_format="probsa", options=options)
     export_page(ViewData("written", against="written"), "page")
     assert (folder / "converted").is_dir() and (folder / "page" / "index.html").is_file()
 
