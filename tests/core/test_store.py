@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from probsa.core.store import FORMAT, peek_bag, read_bag, write_bag
+from probsa.core.store import FORMAT, as_coordinates, peek_bag, read_bag, write_bag
 from probsa.errors import BagError
 
 TRIDENT = {
@@ -252,3 +252,10 @@ def test_the_intensity_of_readable_instances_is_read(tmp_path):
     assert read_bag(raw(tmp_path / "b.h5", features=random(3, 4))).intensity is None
     with pytest.raises(BagError, match="features have 3 rows, intensity 2"):
         write_bag(path, features=random(3, 4), kind="ct", intensity=level[:2])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
+def test_numbers_of_any_precision_are_compared_with_the_largest_coordinate(dtype):
+    """Half precision cannot hold the limit; a warning would be an error here."""
+    coords = np.arange(12).reshape(6, 2).astype(dtype)
+    np.testing.assert_array_equal(as_coordinates(coords), np.arange(12).reshape(6, 2))

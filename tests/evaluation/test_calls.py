@@ -73,6 +73,7 @@ def calls_everywhere(table):
             for bag, p in zip(table.bags, table.probability, strict=True)
         ],
         "title of a map": [CLASSES.index(verdict_of(table, p).call) for p in instances],
+        "prediction in Python": [CLASSES.index(p.call) for p in instances],
         "title of a picture": [
             int(heading(p).split(" · ")[1].startswith(CLASSES[1])) for p in instances
         ],

@@ -397,7 +397,9 @@ def as_coordinates(coords: np.ndarray, *, source: Path | str = "a bag") -> np.nd
             "again"
         )
     columns = coords.reshape(len(coords), math.prod(coords.shape[1:]))
-    if columns.size and np.abs(columns[np.isfinite(columns)]).max(initial=0) > LARGEST_COORDINATE:
+    # as a Python number, since half precision cannot hold the limit
+    largest = float(np.abs(columns[np.isfinite(columns)]).max(initial=0))
+    if largest > LARGEST_COORDINATE:
         raise BagError(
             f"{source}: coords hold numbers above 2⁵³, which are no pixels: extract them again"
         )

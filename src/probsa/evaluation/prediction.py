@@ -164,6 +164,11 @@ class Prediction:
         return f"<Prediction of {self.name!r}: {said}{size}>"
 
     @property
+    def call(self) -> str:
+        """What the bag is called by the run's threshold; see `Verdict.call`."""
+        return self.of_task.verdict(self, self.stated).call
+
+    @property
     def score_has_level(self) -> bool:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
         return self.score_kind == "evidence"
