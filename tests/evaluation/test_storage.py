@@ -13,7 +13,7 @@ import pytest
 from support.refusals import refused
 
 import probsa
-from probsa.core import files, note_written
+from probsa.core import NO_OUTPUTS, Outputs, files, note_written
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
 from probsa.evaluation import storage
 from probsa.evaluation.prediction import Prediction
@@ -44,7 +44,7 @@ def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
     return Prediction(name=name, **(values | given | other))
 
 
-_number = partial(_prediction, task="regression", outputs=("mean",))
+_number = partial(_prediction, task="regression", outputs=Outputs(("mean",)))
 
 
 def _write(folder, predictions, *, classes=("0", "1"), **other):
@@ -394,10 +394,10 @@ def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("classes", "task", "outputs"),
     [
-        (("0", "1"), "binary", ()),
-        (("a", "b", "c"), "multiclass", ()),
-        (("a", "b", "c"), "multilabel", ("a", "b", "c")),
-        ((), "regression", ("mean", "sd", "q05", "q95")),
+        (("0", "1"), "binary", NO_OUTPUTS),
+        (("a", "b", "c"), "multiclass", NO_OUTPUTS),
+        (("a", "b", "c"), "multilabel", Outputs(("a", "b", "c"))),
+        ((), "regression", Outputs.of_number((0.05, 0.95))),
     ],
 )
 def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outputs):

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from support.made_curves import made_curves
 from support.made_predictions import lattice, made
 
+from probsa.core import NO_OUTPUTS, Outputs
 from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation.claims import Claim
 from probsa.evaluation.faithfulness import write_curves
@@ -127,22 +128,39 @@ def test_the_map_is_told_beside_the_best_null_map(tmp_path):
     assert lines["instances"].startswith(f"the top one is positive in {top:.0%} [")
 
 
+GRADES_OF_THREE = np.eye(3)
+INTERVAL = Outputs(("q05", "q95"), quantiles=(0.05, 0.95))
+FINDINGS = [[0.7, 0.6], [0.9, 0.1], [0.6, 0.9]]
+
+
 @pytest.mark.parametrize(
     ("task", "y", "predicted", "outputs", "said"),
     [
-        ("multiclass", [0, 2, 1], np.eye(3)[[0, 1, 1]], (), "1 of 3 wrong"),
-        ("ordinal", [0, 2, 1], np.eye(3)[[2, 2, 0]], (), "2 of 3 wrong, 1 by 2 grades or more"),
+        ("multiclass", [0, 2, 1], GRADES_OF_THREE[[0, 1, 1]], NO_OUTPUTS, "1 of 3 wrong"),
         (
-            "multilabel", [[0, 1], [np.nan, 1], [1, 1]], [[0.7, 0.6], [0.9, 0.1], [0.6, 0.9]], (),
+            "ordinal",
+            [0, 2, 1],
+            GRADES_OF_THREE[[2, 2, 0]],
+            NO_OUTPUTS,
+            "2 of 3 wrong, 1 by 2 grades or more",
+        ),
+        (
+            "multilabel",
+            [[0, 1], [np.nan, 1], [1, 1]],
+            FINDINGS,
+            NO_OUTPUTS,
             "2 of 5 known findings wrong",
         ),
         (
-            "regression", [1, 2, 3], [[0, 2], [0, 1], [3, 5]], ("q05", "q95"),
+            "regression",
+            [1, 2, 3],
+            [[0, 2], [0, 1], [3, 5]],
+            INTERVAL,
             "2 of 3 values lie in the predicted 90 % intervals",
         ),
-        ("survival", [[1, 1]], [[0.4]], ("risk",), ""),
+        ("survival", [[1, 1]], [[0.4]], Outputs(("risk",)), ""),
     ],
-)  # fmt: skip
+)
 def test_calls_in_words(task, y, predicted, outputs, said):
     y = np.array(y, dtype=np.float64).reshape(len(y), -1)
     data = TargetData(task=task, y=y, predicted=np.array(predicted), outputs=outputs, names=())

@@ -18,6 +18,7 @@ from support.made_maps import (
 )
 from support.refusals import refused
 
+from probsa.core import Outputs
 from probsa.errors import InputError
 from probsa.evaluation import doubt
 from probsa.evaluation.storage import read_predictions
@@ -75,7 +76,7 @@ def four_grades():
     p = replace(slide(), probability=four, std=four / 9, task="ordinal")
     n = len(p.attention_mean)
     p = replace(p, at_least=np.linspace([0.9, 0.5, 0.1], [0.3, 0.2, 0.0], n, dtype=np.float32))
-    return replace(p, outputs=("none", "low", "mid", "high"))
+    return replace(p, outputs=Outputs(("none", "low", "mid", "high")))
 
 
 @pytest.mark.parametrize(("span", "colours"), [(0.003, 1), (0.01, 60)])
@@ -241,13 +242,13 @@ def test_scores_of_several_classes_are_relative_to_their_mean():
     np.testing.assert_allclose(showing(moved, "contribution").attention_mean, shown, atol=1e-5)
     alike = replace(p, probability=three / 2)  # independent sigmoids do not sum to 1
     np.testing.assert_array_equal(showing(alike, "contribution").attention_mean, p.contribution)
-    findings = replace(p, task="multilabel", outputs=("a", "b", "c"))
+    findings = replace(p, task="multilabel", outputs=Outputs(("a", "b", "c")))
     np.testing.assert_array_equal(showing(findings, "contribution").attention_mean, p.contribution)
 
 
 def test_each_threshold_of_grades_has_a_map(tmp_path):
     p = four_grades()
-    preds = write_folder(tmp_path / "p", p, classes=list(p.outputs))
+    preds = write_folder(tmp_path / "p", p, classes=list(p.outputs.names))
     for each in (p, read_predictions(preds).instances(p.name)):
         shown = panels(showing(each, "grade"))
         assert [v.title for v in shown] == [

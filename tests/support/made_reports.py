@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from support.made_predictions import made
 
+from probsa.core import Outputs
 from probsa.evaluation.storage import write_predictions
 
 GRADES = ("low", "mid", "high")
@@ -78,7 +79,15 @@ def write_report_folder(folder, task, *, bags=48, seed=0, labels_of_instances=Tr
             score_kind="evidence",
         )
         spread = np.full(len(values), 0.1, np.float32)
-        predictions.append(replace(p, std=spread, task=task, outputs=OUTPUTS[task], group=patient))
+        predictions.append(
+            replace(
+                p,
+                std=spread,
+                task=task,
+                outputs=Outputs.from_header(task, OUTPUTS[task]),
+                group=patient,
+            )
+        )
         targets[name] = target
         parts[name] = "val" if k // 3 % 2 else "test"
     if task not in ("binary", "multiclass"):

@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, f1_score, roc_auc_score
 
 import probsa
+from probsa.core import Outputs
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, Stated, TargetData, task_of_classes
 from probsa.tasks.words import of_chance
@@ -22,7 +23,7 @@ QUANTILES = ("mean", "sd", "q05", "q25", "q50", "q75", "q95")
 class Predicted:
     probability: np.ndarray
     std: np.ndarray
-    outputs: tuple[str, ...]
+    outputs: Outputs
     std_between: np.ndarray | None = None
 
 
@@ -52,7 +53,7 @@ def data(name: str, seed: int = 0) -> TargetData:
         task=name,
         y=y,
         predicted=predicted,
-        outputs=outputs,
+        outputs=Outputs.from_header(name, outputs),
         names=names,
         training=y[::2],
         threshold=0.4,

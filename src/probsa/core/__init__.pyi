@@ -90,6 +90,8 @@ from .options import check_value as check_value
 from .options import convert_value as convert_value
 from .options import described as described
 from .options import json_schema as json_schema
+from .outputs import NO_OUTPUTS as NO_OUTPUTS
+from .outputs import Outputs as Outputs
 from .ownership import LEDGER as LEDGER
 from .ownership import Earlier as Earlier
 from .ownership import check_apart as check_apart

@@ -63,13 +63,12 @@ class MILRegressor(RegressorMixin, MILEstimator):
         rows = [(p.probability, p.std) for p in self._predictions(X, coords)]
         values, spread = np.array(rows, dtype=np.float64).swapaxes(0, 1)
         outputs = self.predictor_.model.likelihood.outputs(())
-        of_level = {int(n[1:]) / 100: k for k, n in enumerate(outputs) if n.startswith("q")}
         return PredictedNumbers(
             mean=values[:, outputs.index("mean")],
             sd=values[:, outputs.index("sd")],
             spread=spread[:, outputs.index("mean")],
-            levels=tuple(of_level),
-            quantiles=values[:, list(of_level.values())],
+            levels=outputs.quantiles,
+            quantiles=values[:, outputs.of_quantiles],
         )
 
     def _targets(self, y: Any, *, bags: int) -> dict[str, Any]:

@@ -35,8 +35,7 @@ class MILSurvival(MILEstimator):
     @property
     def times_(self) -> Float[np.ndarray, " times"]:
         """The times at which survival is predicted by the model itself, rising."""
-        names = self.predictor_.model.likelihood.outputs(())
-        return np.array([float(name.removeprefix("s_")) for name in names[1:]])
+        return np.array(self.predictor_.model.likelihood.outputs(()).times)
 
     def predict(self, X: Any, *, coords: Any = None) -> Float[np.ndarray, " bags"]:
         """Return the risk of each bag, higher is worse: the expected time that is lost before τ.

@@ -169,7 +169,7 @@ def target_data(
     path, of_means = predictions.folder / MEAN_FEATURES, None
     thresholds = predictions.metadata.get("thresholds")
     if path.is_file():
-        columns = predictions.outputs or predictions.classes
+        columns = predictions.outputs.names or predictions.classes
         columns = columns[-predictions.probability.shape[1] :]
         stored = {row.get("bag"): row for row in TextTable.read(path).rows}
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..core import counted, read_record
+from ..core import Outputs, counted, read_record
 from ..datasets import SPLIT_PARTS, FeatureMetadata
 from ..errors import UnknownName
 from ..features import describe
@@ -103,7 +103,9 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         metadata=yaml.safe_dump({"library_name": "probsa", "tags": tags}, sort_keys=False),
         model=first.model,
         predicts=TASKS[config.task].predicts(
-            config.classes, config.outputs, (config.about or {}).get("target") or ()
+            config.classes,
+            Outputs.from_header(config.task, config.outputs),
+            (config.about or {}).get("target") or (),
         ),
         version=config.probsa_version,
         data=facts.data or "No description of the data was given.",

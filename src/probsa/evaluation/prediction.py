@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName, counted
+from ..core import (
+    NO_OUTPUTS,
+    NUMBERS,
+    ONE_INDEX,
+    ONE_NUMBER,
+    POSITIONS,
+    ArrayForm,
+    Outputs,
+    TaskName,
+    counted,
+)
 from ..tasks import TASKS, Stated, Task
 
 if TYPE_CHECKING:
@@ -135,7 +145,7 @@ class Prediction:
 
     task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
-    outputs: tuple[str, ...] = ()
+    outputs: Outputs = NO_OUTPUTS
     stated: Stated = field(default_factory=Stated)
     """The names of the classes and the thresholds, with which the bag is called; not stored."""
     scores: Mapping[str, float] = field(default_factory=dict)

@@ -191,7 +191,7 @@ class Predictor:
             ),
             classes=self.classes,
             task=self.task,
-            outputs=self.model.likelihood.outputs(self.classes),
+            outputs=self.model.likelihood.outputs(self.classes).names,
             features=members[0].stated,
             run=stated,
             precision=self.precision,

@@ -18,7 +18,9 @@ from jaxtyping import Float
 
 from ..core import (
     LEDGER,
+    NO_OUTPUTS,
     BagKind,
+    Outputs,
     PositiveFloat,
     PositiveInt,
     TaskName,
@@ -185,7 +187,7 @@ class PredictedRow(NamedTuple):
 
     probability: np.ndarray
     std: np.ndarray
-    outputs: tuple[str, ...]
+    outputs: Outputs
     std_between: np.ndarray | None = None
 
 
@@ -215,8 +217,8 @@ class Predictions:
     group_of: Mapping[str, str] = field(default_factory=dict)
     """The group (patient) of each bag by its name; empty if none are stored."""
     task: TaskName = "binary"
-    outputs: tuple[str, ...] = ()
-    """Names of the columns of `probability`, for tasks without classes."""
+    outputs: Outputs = NO_OUTPUTS
+    """The columns of `probability`, for tasks without classes."""
     targets: Float[np.ndarray, "bags targets"] | None = None
     """What each bag is labelled with, for tasks without classes; nan where it is not known."""
     scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
@@ -260,7 +262,7 @@ class Predictions:
             read_instances(self.instance_path(bag)),
             **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
             task=self.task,
-            outputs=self.classes if graded else self.outputs,
+            outputs=Outputs(self.classes) if graded else self.outputs,
             stated=stated_of(self),
         )
 
@@ -277,7 +279,7 @@ class Predictions:
         columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
         if self.group_of:
             columns["group"] = list(self.group_of.values())
-        names = self.outputs
+        names = self.outputs.names
         if self.of_task.has_classes:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
             columns["prediction"] = self.of_task.call(self.probability, self.threshold)[0]
@@ -337,8 +339,10 @@ def read_predictions(folder: Path | str) -> Predictions:
     names = tuple(c.removeprefix("p_") for c in table.columns if c.startswith("p_"))
     task = TASKS[stated.task or task_of_classes(len(names))]
     classes = names if stated.classes is None else stated.classes
-    outputs = () if task.has_classes else stated.outputs or ()
-    schema = columns_of(task.name, names=outputs or names or ["<class>"], classes=classes)
+    outputs = NO_OUTPUTS
+    if not task.has_classes:
+        outputs = _stored_outputs(task, stated.outputs or (), folder / METADATA)
+    schema = columns_of(task.name, names=outputs.names or names or ["<class>"], classes=classes)
     wanted = [c for columns in schema if not columns.optional for c in columns.names]
     if metadata:  # written by the package; a bare table is enough otherwise
         wanted += ["part", *(("label", "prediction") if task.has_classes else ())]
@@ -387,6 +391,17 @@ def read_predictions(folder: Path | str) -> Predictions:
         scores={k: values.pop(k) for k in SCORES if k in values},
         **values,
     )
+
+
+def _stored_outputs(task: Task, names: tuple[str, ...], path: Path) -> Outputs:
+    """Return what the columns of these names mean."""
+    try:
+        return Outputs.from_header(task.name, names)
+    except ValueError:
+        raise InputError(
+            f"{path} states the outputs {', '.join(names)}, which are not those of the task "
+            f"{task.name}: predict again"
+        ) from None
 
 
 def _part(row: Mapping[str, str], path: Path) -> str:
@@ -595,7 +610,7 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
             probabilities.append(as_written(p.probability))
             task = p.of_task
             if not p.of_task.unordered_classes:
-                of_task = {"task": p.task, "outputs": list(p.outputs)}
+                of_task = {"task": p.task, "outputs": list(p.outputs.names)}
         if not rows or task is None:
             raise InputError(f"there are no predictions to write to {folder}")
         if task.has_classes:
@@ -630,7 +645,7 @@ def _add_calls(
 
 def _cells(p: Prediction, target: Target | None, classes: Sequence[str]) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
-    width, names = len(p.probability), p.outputs
+    width, names = len(p.probability), p.outputs.names
     cells: dict[str, Any] = dict.fromkeys(p.of_task.labels.label_columns(classes))
     if p.of_task.has_classes:
         if width != len(classes) and not (width == 1 and len(classes) == 2):

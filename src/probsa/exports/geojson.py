@@ -139,7 +139,9 @@ def _of_bag(bag: ExportBag) -> dict[str, float]:
     """Return what is predicted of the whole bag, by the names of predictions.csv."""
     p = bag.p
     # a single probability is that of the second of two classes
-    names = p.outputs or class_names(p, len(p.probability), bag.classes[-len(p.probability) :])
+    names = p.outputs.names or class_names(
+        p, len(p.probability), bag.classes[-len(p.probability) :]
+    )
     return {name: float(str(v)) for name, v in zip(names, p.probability, strict=True)}
 
 

@@ -118,7 +118,7 @@ def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
         if values is None:
             continue
         columns = 1 if values.ndim == 1 else values.shape[1]
-        grades = p.outputs[1:] if key == "at least" else ()
+        grades = p.outputs.names[1:] if key == "at least" else ()
         names = grades or class_names(p, columns, classes)
         several = columns > 1 or key == "at least"
         for c in range(columns):

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_c
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..core import TaskName
+from ..core import Outputs, TaskName
 from ..statistics import Draws, TargetMetrics
 from .labels import LABELS, Labels, Names, Row, Y
 from .words import WORDS, PageWords, Words, quoted
@@ -76,8 +76,8 @@ class Predicted(Protocol):
         ...
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of what is predicted; those of two or more unordered classes may be missing."""
+    def outputs(self) -> Outputs:
+        """What is predicted; names of two or more unordered classes may be missing."""
         ...
 
 
@@ -88,7 +88,7 @@ class TargetData:
     task: TaskName
     y: Y
     predicted: P
-    outputs: tuple[str, ...]
+    outputs: Outputs
     names: tuple[str, ...]
     """Names of the classes, grades or findings."""
     scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
@@ -185,9 +185,6 @@ class Task(ABC):
     """Whether bags of different folds may be ranked together."""
     value_prefix: ClassVar[str] = ""
     """What precedes the name of an output in the header of predictions.csv."""
-    between_outputs: ClassVar[tuple[str, str] | None] = None
-    """How a column of values between two neighbouring outputs is named: the word before the upper
-    output, and the prefix that this output loses."""
 
     @property
     def labels(self) -> Labels:
@@ -230,7 +227,7 @@ class Task(ABC):
             found[MEAN_RIVAL] = data.of_means
         return {
             name: self.metrics(
-                replace(bare, predicted=p, outputs=data.outputs[: p.shape[1]]), draws
+                replace(bare, predicted=p, outputs=data.outputs.first(p.shape[1])), draws
             )
             for name, p in found.items()
         }
@@ -302,27 +299,22 @@ class Task(ABC):
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         """Return what the columns of values of instances are of; None for one, or for classes."""
-        if self.between_outputs is not None and 1 < columns == len(p.outputs) - 1:
-            word, prefix = self.between_outputs
-            names = (name.removeprefix(prefix) for name in p.outputs[1:])
-            return tuple(
-                f"{word} {float(name):.4g}" if prefix else f"{word} {name}" for name in names
-            )
-        return p.outputs if columns > 1 and len(p.outputs) == columns else None
+        return p.outputs.names if 1 < columns == len(p.outputs) else None
 
     # Words
 
-    def predicts(self, names: Names, outputs: Names, target: Names) -> str:
+    def predicts(self, names: Names, outputs: Outputs, target: Names) -> str:
         """Return what a model predicts of a bag, for its card; names are quoted."""
+        last_time = f"{outputs.times[-1]:g}" if outputs.times else ""
         return self.words.predicts.format(
             either=quoted(names, "or"),
             names=quoted(names, "and"),
-            outputs=quoted(outputs, "and"),
+            outputs=quoted(outputs.names, "and"),
             of="".join(f", `{name}`" for name in target[:1]),
-            last=outputs[-1].removeprefix("s_") if outputs else "",
+            last=last_time,
         )
 
-    def page_words(self, outputs: Names, target: Names) -> PageWords:
+    def page_words(self, outputs: Outputs, target: Names) -> PageWords:
         """Return the words of a page of predictions with these outputs."""
         up, down = ("", "") if self.unordered_classes else self.words.towards
         return replace(self.words.page, up=up, down=down)

@@ -7,7 +7,7 @@ such as `death_censored_loss`, gives bare codes no meaning, so that they are ref
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from ..core import finite_number
@@ -66,25 +66,25 @@ def direction_of(column: str) -> Direction:
     parts = _parts(column)
     negative = sum(part in NEGATIONS for part in parts) % 2 == 1
     censoring = [part for part in parts if CENSORING.search(part)]
-    followed = [*parts[1:], ""]
     # the event of "event-free survival" names the outcome, not the column's own event
-    own_event = [
-        part in EVENT_NAMES and after != "free" for part, after in zip(parts, followed, strict=True)
-    ]
-    event = any(own_event)
-    alive = any(part in ALIVE_NAMES for part in parts)
+    next_parts = [*parts[1:], ""]
+    event = any(
+        part in EVENT_NAMES and next_part != "free"
+        for part, next_part in zip(parts, next_parts, strict=True)
+    )
+    alive = not {*parts}.isdisjoint(ALIVE_NAMES)
     lost = "lost" in parts and any(part.startswith("follow") for part in parts)
     if censoring:
         negated = negative != any(NEGATED_CENSORING.match(part) for part in censoring)
         if negated:
             return Direction.EVENT
-        indicator = any(part in INDICATORS for part in parts)
+        indicator = not {*parts}.isdisjoint(INDICATORS)
         return Direction.UNCLEAR if event or alive or indicator else Direction.CENSORED
     if event and alive:
         return Direction.UNCLEAR
     if event or alive or lost:
         return Direction.EVENT if event != negative else Direction.CENSORED
-    if any(part in STATUS_NAMES for part in parts):
+    if not {*parts}.isdisjoint(STATUS_NAMES):
         return Direction.EVENT
     unclear = any(part in UNCLEAR_NAMES or part.endswith("free") for part in parts)
     return Direction.UNCLEAR if unclear else Direction.EVENT
@@ -95,16 +95,18 @@ def event_of(cell: str, direction: Direction) -> float | None:
 
     A code beside a word that says the opposite, as in `0:DECEASED`, says nothing.
     """
-    word = _word(cell)
-    if (known := _of_word(word)) is not None:
-        return known
-    if (coded := CODED.fullmatch(cell.strip())) is None:
-        return _of_code(word, direction)
-    code = _of_code(coded[1], direction)
-    known = _of_word(_word(coded[2]))
-    if known is None:
-        return code
-    return known if code is None or code == known else None
+    text = _normal(cell)
+    event = _event_of_word(text)
+    if event is not None:
+        return event
+    coded = CODED.fullmatch(cell.strip())
+    if coded is None:
+        return _event_of_code(text, direction)
+    by_code = _event_of_code(coded[1], direction)
+    by_word = _event_of_word(_normal(coded[2]))
+    if by_word is None:
+        return by_code
+    return by_word if by_code is None or by_code == by_word else None
 
 
 def contradicts_itself(cell: str, direction: Direction) -> bool:
@@ -112,9 +114,9 @@ def contradicts_itself(cell: str, direction: Direction) -> bool:
     coded = CODED.fullmatch(cell.strip())
     if coded is None:
         return False
-    code = _of_code(coded[1], direction)
-    word = _of_word(_word(coded[2]))
-    return None not in (code, word) and code != word
+    by_code = _event_of_code(coded[1], direction)
+    by_word = _event_of_word(_normal(coded[2]))
+    return by_code is not None and by_word is not None and by_code != by_word
 
 
 def censoring_columns(header: Iterable[str]) -> list[str]:
@@ -130,12 +132,11 @@ def time_columns(header: Iterable[str]) -> list[str]:
 
 def event_columns(header: Iterable[str]) -> list[str]:
     """Return the columns whose names say whether an event was seen, or censoring."""
-    named = (*EVENT_NAMES, *ALIVE_NAMES, "status")
+    names = {*EVENT_NAMES, *ALIVE_NAMES, "status"}
     columns = []
     for column in header:
-        parts = _parts(column)
-        says = any(part in named or CENSORING.search(part) for part in parts)
-        if says and not _says_time(column):
+        says_event = any(part in names or CENSORING.search(part) for part in _parts(column))
+        if says_event and not _says_time(column):
             columns.append(column)
     return columns
 
@@ -147,42 +148,42 @@ def codes_text(column: str, codes: Mapping[str, float]) -> str:
         column: The column of events.
         codes: The event, 1 or 0, that each different cell stands for.
     """
-    sides = [
-        (sorted(cell for cell, event in codes.items() if event == value), meaning)
-        for value, meaning in ((1.0, "an event"), (0.0, "censored"))
-    ]
-    said = [f"{_either(cells)} is {meaning}" for cells, meaning in sides if cells]
-    return f"in the column {column!r}, {' and '.join(said)}" if said else ""
-
-
-def _either(cells: Sequence[str]) -> str:
-    return " or ".join(cells)
+    meanings: list[str] = []
+    for event, meaning in ((1.0, "an event"), (0.0, "censored")):
+        cells = sorted(cell for cell in codes if codes[cell] == event)
+        if cells:
+            meanings.append(f"{' or '.join(cells)} is {meaning}")
+    return f"in the column {column!r}, {' and '.join(meanings)}" if meanings else ""
 
 
 def _says_time(column: str) -> bool:
-    parts = _parts(column)
-    of_time = any(part in TIME_NAMES for part in parts) or {"follow", "up"} <= set(parts)
-    with_unit = any(part in UNITS for part in parts)
-    of_event = any(part in (*EVENT_NAMES, *STATUS_NAMES, *ALIVE_NAMES) for part in parts)
-    of_event = of_event or any(map(CENSORING.search, parts))
-    return of_time and (with_unit or not of_event)
+    """Return whether a name is that of a time; without a unit, it must not speak of an event."""
+    parts = set(_parts(column))
+    if parts.isdisjoint(TIME_NAMES) and not {"follow", "up"} <= parts:
+        return False
+    if not parts.isdisjoint(UNITS):
+        return True
+    names_event = not parts.isdisjoint((*EVENT_NAMES, *STATUS_NAMES, *ALIVE_NAMES))
+    names_censoring = any(map(CENSORING.search, parts))
+    return not names_event and not names_censoring
 
 
 def _parts(column: str) -> list[str]:
     return [part.lower() for part in PART.findall(column)]
 
 
-def _word(cell: str) -> str:
+def _normal(cell: str) -> str:
+    """Return a text in small letters with single spaces."""
     return re.sub(r"[\s_/-]+", " ", cell.strip().lower()).strip()
 
 
-def _of_word(word: str) -> float | None:
+def _event_of_word(word: str) -> float | None:
     if word in EVENT_WORDS:
         return 1.0
     return 0.0 if word in CENSORED_WORDS else None
 
 
-def _of_code(word: str, direction: Direction) -> float | None:
+def _event_of_code(word: str, direction: Direction) -> float | None:
     """Return the event that a bare code says, None for another text or an unclear column."""
     number = finite_number(word)
     code = f"{number:g}" if number is not None else word

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float
 
-from ..core import TaskName
+from ..core import Outputs, TaskName
 from ..errors import InputError
 from ..statistics import (
     CensoringCurve,
@@ -43,6 +42,8 @@ from .words import PageWords, class_name, of_chance, plus_minus, span_of
 
 F1_AT_HALF = "f1_at_0.5"
 """F1 of the calls at p ≥ 0.5, as in the paper; `f1` is of those at the threshold of the run."""
+CENTRAL_90 = (0.05, 0.95)
+"""The levels of the quantiles at the ends of an interval of 90 %."""
 T = TypeVar("T")
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
@@ -182,7 +183,6 @@ class Ordinal(OneClass):
     headline = ("quadratic_kappa", "mae")
     chance = 0.0
     validation_metric = "val_kappa"
-    between_outputs = ("at least", "")
     patient_has_highest = True
     measures = (
         KAPPA,
@@ -211,6 +211,11 @@ class Ordinal(OneClass):
 
     def response(self, p: Predicted, column: int) -> float:
         return float(p.probability.astype(np.float64) @ np.arange(len(p.probability)))
+
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        if 1 < columns == len(p.outputs) - 1:
+            return tuple(f"at least {name}" for name in p.outputs.names[1:])
+        return super().column_names(p, columns)
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
         call = int(median_call(p.probability[None].astype(np.float64))[0])
@@ -266,9 +271,9 @@ class Multilabel(Task):
             chance, limit = float(chances[i]), float(t[i])
             spread = plus_minus(float(p.std[i]), span=span_of(p))
             at = f"{of_chance(chance, limit)}{spread}, threshold {of_chance(limit, chance)}"
-            named.append(f"p({p.outputs[i]}) {at}")
+            named.append(f"p({p.outputs.names[i]}) {at}")
         more = f"; … ({n} findings)" if n > 3 else ""
-        call = ", ".join(p.outputs[i] for i in np.flatnonzero(chances >= t)) or "none"
+        call = ", ".join(p.outputs.names[i] for i in np.flatnonzero(chances >= t)) or "none"
         return Verdict(
             call=call,
             value=float(chances[order[0]]),
@@ -302,14 +307,16 @@ class Regression(Task):
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
-        quantiles = {float(n[1:]) / 100: data.column(n) for n in data.outputs if n[0] == "q"}
+        columns = data.predicted[:, data.outputs.of_quantiles].T
+        quantiles = dict(zip(data.outputs.quantiles, columns, strict=True))
         return regression_metrics(
             data.y[:, 0], data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
         )
 
     def calls(self, data: TargetData) -> str:
         y = data.y[:, 0]
-        inside = (data.column("q05") <= y) & (y <= data.column("q95"))
+        low, high = (data.predicted[:, data.outputs.quantile(level)] for level in CENTRAL_90)
+        inside = (low <= y) & (y <= high)
         return f"{inside.sum()} of {len(y)} values lie in the predicted 90 % intervals"
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
@@ -318,7 +325,8 @@ class Regression(Task):
         return {f"{name} of the training bags": np.full(shape, v) for name, v in values.items()}
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        mean, sd, low, high = (_output(p, name) for name in ("mean", "sd", "q05", "q95"))
+        mean, sd = (float(p.probability[p.outputs.index(name)]) for name in ("mean", "sd"))
+        low, high = _central_interval(p)
         name = stated.target[0] if stated.target else "value"
         return Verdict(
             call=f"{low:.3g} to {high:.3g}" if low < 0 else f"{low:.3g}–{high:.3g}",
@@ -329,7 +337,10 @@ class Regression(Task):
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
-        return None if np.isnan(y[0]) else not _output(p, "q05") <= y[0] <= _output(p, "q95")
+        if np.isnan(y[0]):
+            return None
+        low, high = _central_interval(p)
+        return not low <= y[0] <= high
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
         return 0
@@ -337,7 +348,7 @@ class Regression(Task):
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         return ("mean", "variance")[:columns] if columns > 1 else None
 
-    def page_words(self, outputs: Names, target: Names) -> PageWords:
+    def page_words(self, outputs: Outputs, target: Names) -> PageWords:
         words = super().page_words(outputs, target)
         if not target:
             return words
@@ -352,7 +363,6 @@ class Survival(Task):
     validation_metric = "val_c_index"
     averages = "members"
     compares_across_folds = False
-    between_outputs = ("until", "s_")
     measures = (
         Measure("uno_c", "Uno's c", by_fold=True),
         LOSS("integrated_brier", "integrated Brier", by_fold=True),
@@ -370,14 +380,15 @@ class Survival(Task):
             data.y[:, 1] > 0,
             risk=data.column("risk"),
             censoring=CensoringCurve.fit(data.training[:, 0], data.training[:, 1] > 0),
-            survival=data.predicted[:, [n.startswith("s_") for n in data.outputs]],
-            times=_times(data.outputs),
+            survival=data.predicted[:, data.outputs.of_times],
+            times=np.array(data.outputs.times),
             draws=draws,
         )
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         draws = Draws.of_data(len(training))
-        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs), draws=draws)
+        times = np.array(data.outputs.times)
+        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, times, draws=draws)
         row = [0.0, *curve[0]]
         return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}
 
@@ -386,8 +397,10 @@ class Survival(Task):
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         risk, spread = float(p.probability[0]), float(p.std[0])
-        k = 1 + _middle(p.outputs)
-        chance, time = of_chance(float(p.probability[k])), float(p.outputs[k].removeprefix("s_"))
+        middle = _middle(p.outputs)
+        k = p.outputs.of_times.start + middle
+        chance = of_chance(float(p.probability[k]))
+        time = p.outputs.times[middle]
         at_time = f"S({time:.3g}) {chance}{plus_minus(float(p.std[k]), span=span_of(p))}"
         return Verdict(
             call=chance,
@@ -405,15 +418,20 @@ class Survival(Task):
         """
         if columns is None or not 1 < columns == len(p.probability) - 1:
             return super().column(p, columns)
-        times = np.append([0.0], _times(p.outputs))
+        times = np.append([0.0], p.outputs.times)
         survival = np.append([1.0], p.probability[1:].astype(np.float64))
         areas = np.diff(times) * (survival[:-1] + survival[1:]) / 2
         hazards = 1 - survival[1:] / np.maximum(survival[:-1], np.finfo(np.float64).tiny)
         after = areas[::-1].cumsum()[::-1] - areas / 2
         return int(np.argmax(hazards * after))
 
-    def page_words(self, outputs: Names, target: Names) -> PageWords:
-        time = f"S({_times(outputs)[_middle(outputs)]:.3g})"
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        if 1 < columns == len(p.outputs.times):
+            return tuple(f"until {time:.4g}" for time in p.outputs.times)
+        return super().column_names(p, columns)
+
+    def page_words(self, outputs: Outputs, target: Names) -> PageWords:
+        time = f"S({outputs.times[_middle(outputs)]:.3g})"
         return replace(super().page_words(outputs, target), said=time, call=time)
 
 
@@ -429,15 +447,12 @@ def _limit(threshold: T | None) -> T | float:
     return HALF if threshold is None else threshold
 
 
-def _output(p: Predicted, name: str) -> float:
-    return float(p.probability[p.outputs.index(name)])
+def _central_interval(p: Predicted) -> tuple[float, float]:
+    """Return the predicted interval of 90 % of a number."""
+    low, high = (float(p.probability[p.outputs.quantile(level)]) for level in CENTRAL_90)
+    return low, high
 
 
-def _times(outputs: Names) -> Float[np.ndarray, " times"]:
-    """Return the times at which survival is predicted."""
-    return np.array([float(n.removeprefix("s_")) for n in outputs if n.startswith("s_")])
-
-
-def _middle(outputs: Names) -> int:
+def _middle(outputs: Outputs) -> int:
     """Return which of the times of survival is in their middle, the earlier of two."""
-    return (len(_times(outputs)) - 1) // 2
+    return (len(outputs.times) - 1) // 2

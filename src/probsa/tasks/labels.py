@@ -121,17 +121,18 @@ class Cells:
         values: list[Value] = []
         for bag, (line, row) in self.rows.items():
             cells = [row.get(name, "") for name in self.columns]
-            found: list[float | None] = []
+            numbers: list[float] = []
             for name, cell, column in zip(self.columns, cells, columns, strict=True):
                 number = column.number(cell)
-                if number is None and cell:
+                if number is not None:
+                    numbers.append(number)
+                elif cell:
                     raise TableError(
                         f"{self.path}, line {line}, bag {bag!r}: {column.what} is "
                         f"{self._shown(name, line, cell)}, expected {column.expected}"
                     )
-                found.append(number)
-            known = tuple(number for number in found if number is not None)
-            values.append(known if len(known) == len(found) else None)
+            is_complete = len(numbers) == len(self.columns)
+            values.append(tuple(numbers) if is_complete else None)
         return values
 
     def _check_complete(self, columns: Sequence[Column]) -> None:
@@ -143,13 +144,16 @@ class Cells:
             if not empty:
                 continue
             line, bag = empty[0]
-            others = [n for n, _ in empty[1:]]
-            more = f", and so it is in {numbered_lines(others)}" if others else ""
+            other_lines = [n for n, _ in empty[1:]]
+            more = ""
+            lines = "line"
+            if other_lines:
+                more = f", and so it is in {numbered_lines(other_lines)}"
+                lines = "lines"
             raise TableError(
                 f"{self.path}, line {line}, bag {bag!r}: {column.what} is "
-                f"{self._shown(name, line, '')}{more}. Give a label, delete the "
-                f"{'lines' if others else 'line'}, or leave bags without a label out (--unlabelled "
-                "leave_out)"
+                f"{self._shown(name, line, '')}{more}. Give a label, delete the {lines}, or leave "
+                "bags without a label out (--unlabelled leave_out)"
             )
 
     def _shown(self, name: str, line: int, cell: str) -> str:
@@ -207,20 +211,21 @@ class Labels(ABC):
         Raises:
             TableError: the names of columns or classes do not fit the task.
         """
-        given, (count, expected) = given or ("label",), self.columns_expected
+        target = given or ("label",)
+        count, expected = self.columns_expected
         if classes is not None:
             raise TableError(
                 f"the classes are {', '.join(classes)}, but the task {self.task} has no classes: "
                 "leave --classes out, or give another --task"
             )
-        if len(set(given)) < len(given):
-            raise TableError(f"the target names a column twice ({', '.join(given)}): leave one out")
-        if len(given) != (count or len(given)):
+        shown = ", ".join(target)
+        if len(set(target)) < len(target):
+            raise TableError(f"the target names a column twice ({shown}): leave one out")
+        if count is not None and len(target) != count:
             raise TableError(
-                f"the target names {counted(len(given), 'column')} ({', '.join(given)}), but "
-                f"{expected}"
+                f"the target names {counted(len(target), 'column')} ({shown}), but {expected}"
             )
-        return tuple(given)
+        return tuple(target)
 
     @abstractmethod
     def read(self, cells: Cells) -> ReadTargets:
@@ -247,8 +252,15 @@ class Labels(ABC):
     def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
         """Return the stratum by which splits balance each bag: its class or grade, 1 for an event,
         the quintile 0–4 of a number, and 0 for findings, which are not stratified."""
-        k = self.stratum
-        return tuple(None if v is None else 0 if k is None else int(v[k]) for v in values)
+        strata: list[int | None] = []
+        for value in values:
+            if value is None:
+                strata.append(None)
+            elif self.stratum is None:
+                strata.append(0)
+            else:
+                strata.append(int(value[self.stratum]))
+        return tuple(strata)
 
     def balanced_strata(self, strata: Sequence[int | None], parts: int) -> np.ndarray:
         """Return the strata of labelled bags that are divided into `parts`."""
@@ -258,7 +270,9 @@ class Labels(ABC):
         """Return which of these strata have to occur in training: all classes, or the events."""
         if self.stratum is None:
             return frozenset()
-        return frozenset(k for k in present if self.needed_stratum in (None, k))
+        if self.needed_stratum is None:
+            return frozenset(present)
+        return frozenset(present) & {self.needed_stratum}
 
     def stratum_names(self, strata: Iterable[int], names: Names) -> str:
         """Return needed strata in words that follow "bag", such as `of class tumour`."""
@@ -314,7 +328,8 @@ class ClassLabels(Labels):
         return super().columns(given, None, header, path)
 
     def read(self, cells: Cells) -> ReadTargets:
-        column, notes = cells.columns[0], []
+        column = cells.columns[0]
+        notes: list[str] = []
         words = self._words(cells)
         if cells.classes is None and len(words) == 1 and words[0].isalpha():
             labelled = [bag for bag, (_, row) in cells.rows.items() if row[column]]
@@ -324,22 +339,24 @@ class ClassLabels(Labels):
             )
             error.bags = frozenset(labelled)
             raise error
-        named = len(words) == 2 and all(finite_number(word) is None for word in words)
-        if named and cells.classes is None and not self.ordered:
+        are_names = all(finite_number(word) is None for word in words)
+        if len(words) == 2 and are_names and cells.classes is None and not self.ordered:
             cells = replace(cells, classes=words)
             notes.append(
                 f"the classes of {cells.path} are {words[0]} and {words[1]}, in alphabetical "
                 f"order, so p is the probability of {words[1]}; for the other order give "
                 f"--classes {words[1]} {words[0]}"
             )
+        classes = cells.classes or ()
         values = cells.read(
             Column(
                 "the label" if column == "label" else f"the label (column {column!r})",
                 self._expected(cells),
-                lambda cell: self._index(cell, cells.classes or ()),
+                lambda cell: self._index(cell, classes),
             )
         )
-        noun, where = "grade" if self.ordered else "class", f"{cells.path}: the column {column!r}"
+        noun = "grade" if self.ordered else "class"
+        where = f"{cells.path}: the column {column!r}"
         present = sorted({int(v[0]) for v in values if v is not None})
         if self.any_number and cells.classes is None and len(present) > MOST_CLASSES:
             raise TableError(
@@ -347,16 +364,17 @@ class ClassLabels(Labels):
                 f"{present[-1]}: give --task regression if they are measurements, --task ordinal "
                 "if they are grades, or --task multiclass if they are classes"
             )
-        numbers = range(len(cells.classes or ()) or max([1, *present]) + 1)
-        gaps = (k for k in numbers if present and k not in present)
-        absent = list(islice(gaps, SHOWN + 1))
+        numbers = range(len(classes) or max([1, *present]) + 1)
+        absent: list[int] = []
+        if present:  # a number may be huge, so no more gaps are listed than are shown
+            absent = list(islice((k for k in numbers if k not in present), SHOWN + 1))
         if absent and cells.classes is None and len(numbers) > 2:
             raise TableError(
                 f"{where} has the {noun} numbers {', '.join(map(str, present))}, and no bag has "
                 f"{noun} {_first(absent)}: if there is one, list all with --classes "
                 f"{_first(numbers, ' ')}; otherwise number from 0 without gaps"
             )
-        names = cells.classes or tuple(map(str, numbers))
+        names = classes or tuple(map(str, numbers))
         if self.task == "binary" and not self.any_number and len(names) > 2:
             raise TableError(
                 f"{where} has {len(names)} classes ({_first(names)}), but the task binary has two: "
@@ -400,19 +418,21 @@ class ClassLabels(Labels):
         return sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
 
     def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
-        found = {part: Counter(values[:, 0].astype(int).tolist()) for part, values in y.items()}
-        trained = found.pop("train")
-        if len(trained) == 1:
-            ((only, count),) = trained.items()
+        counts = {part: Counter(rows[:, 0].astype(int).tolist()) for part, rows in y.items()}
+        training = counts.pop("train")
+        if len(training) == 1:
+            ((only, count),) = training.items()
             return (
                 f"all {counted(count, 'training bag')} are of class {names[only]}, so no "
                 "difference between classes can be learned. Give training bags of another class "
                 f"than {names[only]!r}, or check the column of labels"
             )
-        for part, counts in found.items():
-            for k in sorted({*counts} - {*trained}):
+        for part, of_part in counts.items():
+            untrained = sorted({*of_part} - {*training})
+            if untrained:
+                k = untrained[0]
                 return (
-                    f"{counted(counts[k], 'bag')} of class {names[k]} in {part}, but none in "
+                    f"{counted(of_part[k], 'bag')} of class {names[k]} in {part}, but none in "
                     "training: the probability of this class would be untrained. Put some of them "
                     "into the training part, or leave them out"
                 )
@@ -425,12 +445,12 @@ class ClassLabels(Labels):
         return f"has only one class: {of_class}, none of another"
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
-        counts = self.counts(y, names)
-        if self.ordered:
-            only = [name for name, n in counts.items() if n == len(y)]
-            return f"all {len(y)} bags have the grade {only[0]!r}" if only else None
-        absent = [name for name, n in counts.items() if not n]
-        return f"no bag has the class {absent[0]!r}" if absent else None
+        for name, count in self.counts(y, names).items():
+            if self.ordered and count == len(y):
+                return f"all {len(y)} bags have the grade {name!r}"
+            if not self.ordered and not count:
+                return f"no bag has the class {name!r}"
+        return None
 
     def counts(self, y: Y, names: Names) -> dict[str, int]:
         return {name: int((y[:, 0] == k).sum()) for k, name in enumerate(names)}
@@ -471,16 +491,22 @@ class FindingLabels(Labels):
 
     def read(self, cells: Cells) -> ReadTargets:
         expected = "0 or 1, or an empty cell if it is not known"
-        read = cells.read(
-            *(Column(f"the finding {c!r}", expected, FINDING.get) for c in cells.columns)
-        )
-        values = [None if v is None or all(map(math.isnan, v)) else v for v in read]
-        without = [bag for bag, v in zip(cells.rows, values, strict=True) if v is None]
-        note = (
-            f"{counted(len(without), 'bag')} of {cells.path} "
-            f"{'has' if len(without) == 1 else 'have'} no finding that is known ({_first(without)})"
-        )
-        notes = [note] if 0 < len(without) < len(values) else []
+        columns = [Column(f"the finding {c!r}", expected, FINDING.get) for c in cells.columns]
+        values: list[Value] = []
+        unlabelled: list[str] = []
+        for bag, findings in zip(cells.rows, cells.read(*columns), strict=True):
+            if findings is None or all(map(math.isnan, findings)):
+                values.append(None)
+                unlabelled.append(bag)
+            else:
+                values.append(findings)
+        notes: list[str] = []
+        if 0 < len(unlabelled) < len(values):
+            verb = "has" if len(unlabelled) == 1 else "have"
+            notes.append(
+                f"{counted(len(unlabelled), 'bag')} of {cells.path} {verb} no finding that is "
+                f"known ({_first(unlabelled)})"
+            )
         return ReadTargets(values, cells.columns, notes)
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
@@ -491,11 +517,13 @@ class FindingLabels(Labels):
 
     def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         for name, train, test in zip(names, y["train"].T, y["test"].T, strict=True):
-            known = train[np.isfinite(train)]
-            if len(np.unique(known)) < 2:
-                what = f"{len(known)} bags, all {known[0]:g}" if len(known) else "known in no bag"
+            labels = train[np.isfinite(train)]
+            if len(np.unique(labels)) < 2:
+                count = "known in no bag"
+                if len(labels):
+                    count = f"{len(labels)} bags, all {labels[0]:g}"
                 return (
-                    f"the finding {name!r} has only one class in training ({what}). Give bags "
+                    f"the finding {name!r} has only one class in training ({count}). Give bags "
                     "with and without it, or leave it out of the target"
                 )
             if len(test) and not (test == 1).any():
@@ -507,10 +535,11 @@ class FindingLabels(Labels):
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         for name, finding in zip(names, y.T, strict=True):
-            known = np.unique(finding[np.isfinite(finding)])
-            if len(known) < 2:
-                value = f"is {known[0]:g} in all bags" if len(known) else "is known in no bag"
-                return f"the finding {name!r} {value}"
+            classes = np.unique(finding[np.isfinite(finding)])
+            if len(classes) == 0:
+                return f"the finding {name!r} is known in no bag"
+            if len(classes) == 1:
+                return f"the finding {name!r} is {classes[0]:g} in all bags"
         return None
 
     def counts(self, y: Y, names: Names) -> dict[str, int]:
@@ -524,9 +553,10 @@ class FindingLabels(Labels):
     def truth_text(self, y: Row, names: Names) -> str:
         if all(map(math.isnan, y)):
             return ""
-        present = ", ".join(name for name, v in zip(names, y, strict=True) if v == 1) or "none"
+        present = [name for name, v in zip(names, y, strict=True) if v == 1]
         unknown = [name for name, v in zip(names, y, strict=True) if math.isnan(v)]
-        return f"{present} ({', '.join(unknown)} not known)" if unknown else present
+        text = ", ".join(present) or "none"
+        return f"{text} ({', '.join(unknown)} not known)" if unknown else text
 
 
 @dataclass(frozen=True)
@@ -545,17 +575,22 @@ class NumberLabels(Labels):
         return ReadTargets(cells.read(Column(what, expected, finite_number)))
 
     def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
-        known = [v[0] for v in values if v is not None]
-        cuts = np.quantile(known, [0.2, 0.4, 0.6, 0.8]) if known else np.empty(0)
-        return tuple(
-            None if v is None else int(np.searchsorted(cuts, v[0], side="right")) for v in values
-        )
+        numbers = [v[0] for v in values if v is not None]
+        if not numbers:
+            return (None,) * len(values)
+        cuts = np.quantile(numbers, [0.2, 0.4, 0.6, 0.8])
+        quintiles = iter(np.searchsorted(cuts, numbers, side="right").tolist())
+        return tuple(None if v is None else next(quintiles) for v in values)
 
     def balanced_strata(self, strata: Sequence[int | None], parts: int) -> np.ndarray:
         """Return quintiles merged until the largest stratum has a bag for each part, which a
         splitter needs."""
-        merged = [np.array(strata, np.int64) * count // 5 for count in (5, 4, 3, 2, 1)]
-        return next(y for y in merged if np.bincount(y).max() >= parts or not y.any())
+        quintiles = np.array(strata, np.int64)
+        for count in (5, 4, 3, 2):
+            merged = quintiles * count // 5
+            if np.bincount(merged).max() >= parts or not merged.any():
+                return merged
+        return np.zeros_like(quintiles)
 
     def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
         return (y[:, 0] > np.median(training)).astype(np.int64)
@@ -564,9 +599,9 @@ class NumberLabels(Labels):
         values = np.unique(y["train"])
         if len(values) > 1:
             return None
-        shown = f"{values[0]:g}" if len(values) else "missing"
+        value = f"{values[0]:g}" if len(values) else "missing"
         return (
-            f"all {len(y['train'])} training targets are {shown}: nothing can be learned from a "
+            f"all {len(y['train'])} training targets are {value}: nothing can be learned from a "
             "constant. Give bags with other values, or another target"
         )
 
@@ -611,7 +646,7 @@ class EventLabels(Labels):
             Column(
                 f"the time ({time!r})",
                 "a number more than 0, in one unit for all bags. Correct it, or leave the bag out",
-                lambda cell: n if (n := finite_number(cell)) is not None and n > 0 else None,
+                _positive_number,
             ),
             Column(
                 f"the column {event!r}",
@@ -624,14 +659,14 @@ class EventLabels(Labels):
         for (_, row), value in zip(cells.rows.values(), values, strict=True):
             if value is not None:
                 codes[row[event]] = value[1]
-        half: list[int] = []
+        half_empty: list[int] = []
         for (line, row), value in zip(cells.rows.values(), values, strict=True):
             if value is None and (row.get(time) or row.get(event)):
-                half.append(line)
+                half_empty.append(line)
         notes: list[str] = []
-        if half:
+        if half_empty:
             notes.append(
-                f"{cells.path} has either no time or no event in {numbered_lines(half)}: these "
+                f"{cells.path} has either no time or no event in {numbered_lines(half_empty)}: these "
                 "bags count as bags without a label"
             )
         if direction is Direction.CENSORED and codes:
@@ -646,24 +681,25 @@ class EventLabels(Labels):
     @staticmethod
     def _expected(cells: Cells, event: str, direction: Direction) -> str:
         """Say which cells a column of events may have."""
-        shown = sorted({row.get(event, "") for _, row in cells.rows.values()})
-        both = [cell for cell in shown if contradicts_itself(cell, direction)]
-        if both:
-            return (
-                f"a code and a word that agree: in a column of this name, {both[0]!r} says both "
-                "that the event was seen and that the time is censored. Leave the code or the "
-                "word out"
-            )
+        for cell in sorted({row.get(event, "") for _, row in cells.rows.values()}):
+            if contradicts_itself(cell, direction):
+                return (
+                    f"a code and a word that agree: in a column of this name, {cell!r} says both "
+                    "that the event was seen and that the time is censored. Leave the code or the "
+                    "word out"
+                )
         if direction is Direction.UNCLEAR:
             return (
                 "a word such as event, dead, censored or alive, as the name of the column does "
                 "not say which way 1 and 0 are meant. Rename it to 'event' if 1 means that the "
                 "event was seen, or to 'censored' if 1 means that it was not"
             )
-        seen, censored = ("1", "0") if direction is Direction.EVENT else ("0", "1")
+        codes = "0 (event seen) or 1 (censored)"
+        if direction is Direction.EVENT:
+            codes = "1 (event seen) or 0 (censored)"
         return (
-            f"{seen} (event seen) or {censored} (censored), also true, false, yes or no, or a word "
-            "such as dead, deceased, alive, living or censored. Other words are not guessed"
+            f"{codes}, also true, false, yes or no, or a word such as dead, deceased, alive, "
+            "living or censored. Other words are not guessed"
         )
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
@@ -690,7 +726,12 @@ class EventLabels(Labels):
 
         censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
         c = concordance(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
-        return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
+        if c.value is not None:
+            return None
+        events = int((y[:, 1] > 0).sum())
+        if not events:
+            return f"there is no event among {len(y)} bags"
+        return f"there is no comparable pair among {len(y)} bags with {events} events"
 
     def counts(self, y: Y, names: Names) -> dict[str, int]:
         events = int((y[:, 1] > 0).sum())
@@ -747,17 +788,26 @@ def _survival_advice(header: Names) -> str:
     events = event_columns(header)
     if not times and not events:
         return " Name the columns of the time and of the event with --target '[TIME, EVENT]'."
-    held = [
-        f"the {what} may be in {' or '.join(map(repr, columns))}"
-        for what, columns in (("time", times), ("event", events))
-        if columns
-    ]
+    places: list[str] = []
+    if times:
+        places.append(f"the time may be in {' or '.join(map(repr, times))}")
+    if events:
+        places.append(f"the event may be in {' or '.join(map(repr, events))}")
     time = times[0] if times else "TIME"
     event = events[0] if events else "EVENT"
-    advice = f"{' and '.join(held)}: give --target '[{time}, {event}]'"
+    advice = f"{' and '.join(places)}: give --target '[{time}, {event}]'"
     return f" {advice[:1].upper()}{advice[1:]}"
+
+
+def _positive_number(cell: str) -> float | None:
+    """Return the number of a cell if it is above 0."""
+    number = finite_number(cell)
+    return number if number is not None and number > 0 else None
 
 
 def _first(names: Sequence[object], between: str = ", ") -> str:
     """Return the first names, and an ellipsis if there are more."""
-    return between.join([*map(str, names[:SHOWN]), *["…"] * (len(names) > SHOWN)])
+    shown = [str(name) for name in names[:SHOWN]]
+    if len(names) > SHOWN:
+        shown.append("…")
+    return between.join(shown)

@@ -20,6 +20,7 @@ from torch.distributions import LogNormal, Normal
 from ..core import (
     FiniteFloat,
     Limits,
+    Outputs,
     PositiveFloat,
     TaskName,
     as_record,
@@ -167,9 +168,9 @@ class Likelihood(nn.Module, ABC):
         """Return P(Y ≥ k) of each sample for k = 1 … K; None where the target has no grades."""
         return None
 
-    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the columns of `predict`, given those of classes or findings."""
-        return tuple(classes)
+    def outputs(self, classes: Sequence[str]) -> Outputs:
+        """Return the columns of `predict`, given the names of classes or findings."""
+        return Outputs(tuple(classes))
 
     def sample_outputs(self, logits: Columns) -> Float[Tensor, "*batch outputs"]:
         """Return what each sample predicts, in the columns of `outputs`."""
@@ -375,8 +376,8 @@ class Gaussian(Likelihood):
     def n_logits(spec: LikelihoodSpec) -> int:
         return 2 if spec.noise == "heteroscedastic" else 1
 
-    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        return ("mean", "sd", *(f"q{round(100 * level):02d}" for level in LEVELS))
+    def outputs(self, classes: Sequence[str]) -> Outputs:
+        return Outputs.of_number(LEVELS)
 
     def sampled_nll(self, logits: Logits, y: PerBag) -> PerSample:
         """Return −log N(y; μ, v) of each sample, in standardised units."""
@@ -464,7 +465,7 @@ class Hazards(Likelihood):
     def __init__(self, spec: LikelihoodSpec) -> None:
         super().__init__()
         self.horizon = spec.times[-1] if spec.horizon is None else spec.horizon
-        self.names = tuple(f"s_{t:g}" for t in spec.times)
+        self.times = spec.times
         self.register_buffer("cuts", torch.tensor(spec.times, dtype=torch.float64))
         self.biases = nn.Parameter(torch.tensor(spec.starts)) if spec.one_logit else None
 
@@ -501,8 +502,8 @@ class Hazards(Likelihood):
             horizon=options.horizon,
         )
 
-    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        return ("risk", *self.names)
+    def outputs(self, classes: Sequence[str]) -> Outputs:
+        return Outputs.of_time(self.times)
 
     @staticmethod
     def n_logits(spec: LikelihoodSpec) -> int:

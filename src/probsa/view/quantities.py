@@ -58,7 +58,7 @@ def quantities(
     }  # fmt: skip
     if p.at_least is not None:  # each grade or a higher one, of the patch on its own
         columns = p.at_least.reshape(len(mean), -1).T
-        names = p.outputs[1:] or [str(k + 1) for k in range(len(columns))]
+        names = p.outputs.names[1:] or [str(k + 1) for k in range(len(columns))]
         for k, (name, values) in enumerate(zip(names, columns, strict=True), start=1):
             title = f"P(at least {name}), alone"
             found[f"grade-{k}"] = quantity("probability", values, name=title, unit="probability")

@@ -92,7 +92,8 @@ class MeanFeatures:
     ) -> None:
         """Write what it predicts for bags with these mean features."""
         values = self.predict(torch.stack(list(means.values())))
-        columns = self.likelihood.outputs(classes)[-values.shape[1] :]  # one logit: the last class
+        # one logit: the last class
+        columns = self.likelihood.outputs(classes).names[-values.shape[1] :]
         rows = [
             {"bag": bag, **dict(zip(columns, row, strict=True))}
             for bag, row in zip(means, values.tolist(), strict=True)

@@ -11,6 +11,7 @@ from support.delong import delong
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.results.comparing import compare_methods
 from probsa.benchmark.results.scores import RunPart, Scores, align
+from probsa.core import NO_OUTPUTS
 from probsa.statistics import ONE_REPLICATE, compare, holm
 from probsa.tasks import TargetData
 
@@ -36,7 +37,7 @@ def scores(
         rows = np.flatnonzero(of_fold == k)
         data = TargetData(
             task="binary", y=y[rows, None].astype(float), predicted=p[r, rows, None],
-            outputs=(), names=("0", "1"), threshold=thresholds[k % len(thresholds)],
+            outputs=NO_OUTPUTS, names=("0", "1"), threshold=thresholds[k % len(thresholds)],
         )  # fmt: skip
         path = Path(f"{name}-{split}-{seed}")
         return RunPart(split=split if fold is None else k, rows=rows, data=data, path=path)

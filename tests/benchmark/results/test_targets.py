@@ -14,6 +14,7 @@ from probsa.benchmark.results.sampling import null_rivals
 from probsa.benchmark.results.scores import RunPart, Scores
 from probsa.benchmark.tables.comparison import ablation_table, comparison_table
 from probsa.benchmark.tables.table import to_csv, to_latex, to_markdown
+from probsa.core import Outputs
 from probsa.statistics import compare
 from probsa.tasks import TargetData
 
@@ -50,7 +51,7 @@ def regression(name, error, *, unit=1.0, **options):
             task="regression",
             y=unit * TRUTH[rows, None],
             predicted=np.stack([mean, np.full(24, unit)], axis=1)[rows],
-            outputs=("mean", "sd"),
+            outputs=Outputs(("mean", "sd")),
             names=(),
             scores={"crps": np.abs(mean - unit * TRUTH)[rows] / 2},
             training=unit * np.array([[90.0], [100.0], [140.0]]),
@@ -74,7 +75,7 @@ def classes(name, skill, *, folds):
                     task="multiclass",
                     y=CLASSES[of_fold == k, None].astype(float),
                     predicted=p[of_fold == k],
-                    outputs=("0", "1", "2"),
+                    outputs=Outputs(("0", "1", "2")),
                     names=("0", "1", "2"),
                 ),
                 np.flatnonzero(of_fold == k),

@@ -14,6 +14,7 @@ from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.results.comparing import compare_methods
 from probsa.benchmark.results.sampling import means_of
 from probsa.benchmark.results.scores import RunPart, Scores
+from probsa.core import NO_OUTPUTS
 from probsa.statistics import compare, comparison, mean_interval
 from probsa.tasks import TargetData
 
@@ -49,7 +50,7 @@ def method(name: str, shape: str, skill) -> Scores:
             rows = np.flatnonzero(fold == FOLD) if folds else np.arange(N)
             logit = skill(int(fold)) * (2 * Y[rows] - 1) + of_run[rows]
             data = TargetData(
-                task="binary", y=Y[rows, None].astype(float), names=("0", "1"), outputs=(),
+                task="binary", y=Y[rows, None].astype(float), names=("0", "1"), outputs=NO_OUTPUTS,
                 predicted=1 / (1 + np.exp(-logit))[:, None], threshold=0.5,
             )  # fmt: skip
             parts.append(RunPart(split=int(fold), rows=rows, data=data, path=Path(name)))

@@ -110,9 +110,9 @@ def _compare(
     for name, of_method in samples.items():
         if of_method.reason is not None:
             return f"{of_method.reason} ({name})"
-    times: dict[int, tuple[str, ...]] = {}
+    times: dict[int, tuple[float, ...]] = {}
     if measure.name == "integrated_brier" and any(
-        times.setdefault(part.split, part.data.outputs) != part.data.outputs
+        times.setdefault(part.split, part.data.outputs.times) != part.data.outputs.times
         for s in scores
         for part in s.parts
     ):
