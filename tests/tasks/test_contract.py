@@ -12,7 +12,7 @@ import probsa
 from probsa.core import Outputs
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, Stated, TargetData, task_of_classes
-from probsa.tasks.words import of_chance
+from probsa.tasks import of_chance
 
 N, GRADES = 40, ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")

@@ -44,6 +44,16 @@ from .inputs import as_bags, with_own_names
 
 E = TypeVar("E", bound="MILEstimator")
 AGAIN = "copy the folder again, or save the model again"
+TRAINING_ARGUMENTS = (
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "kl_weight",
+    "select",
+    "balanced",
+    "threads",
+)
+"""Arguments that are keys of the section `training`, as far as an estimator has them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,18 +153,23 @@ class MILEstimator(BaseEstimator):
             UnknownName: an argument does not exist; suggests the nearest. Names of options are
                 checked in `fit`.
         """
-        own = ("training", "likelihood", "graph")
-        arguments = {"model": "model_arguments", **{name: name for name in own}}
-        known = self._get_param_names()
+        argument_of = {
+            "model": "model_arguments",
+            "training": "training",
+            "likelihood": "likelihood",
+            "graph": "graph",
+        }
+        argument_names = self._get_param_names()
         for name, value in params.items():
-            argument, _, option = name.partition("__")
-            if option and argument in arguments:
-                options = _options(getattr(self, arguments[argument]))
-                setattr(self, arguments[argument], {**options, option: value})
-            elif name in known:
+            prefix, _, option = name.partition("__")
+            if option and prefix in argument_of:
+                argument = argument_of[prefix]
+                options = _options(getattr(self, argument))
+                setattr(self, argument, {**options, option: value})
+            elif name in argument_names:
                 setattr(self, name, value)
             else:
-                raise UnknownName(f"argument of {type(self).__name__}", name, known)
+                raise UnknownName(f"argument of {type(self).__name__}", name, argument_names)
         return self
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -343,7 +358,9 @@ class MILEstimator(BaseEstimator):
             rows = TextTable.read(run.metrics_file).rows
         self.split_ = split
         self.n_bags_ = {"train": len(split.train), "val": len(split.val)}
-        self.history_ = [{k: float(v) if v else None for k, v in row.items()} for row in rows]
+        self.history_ = []
+        for row in rows:
+            self.history_.append({k: float(cell) if cell else None for k, cell in row.items()})
         self.n_iter_ = len(rows)
 
     def _predictions(self, X: Any, coords: Any) -> Iterator[Prediction]:
@@ -361,32 +378,47 @@ class MILEstimator(BaseEstimator):
 
     def _config(self) -> RunConfig:
         """Return the run that the arguments describe, with every value checked."""
-        given: dict[str, Any] = {"model.name": self.model, "data.standardize": self.standardize}
-        given["data.task"] = self._task
-        of_training = ("epochs", "batch_size", "learning_rate", "kl_weight", "select", "balanced")
-        given |= {f"training.{k}": getattr(self, k, None) for k in (*of_training, "threads")}
-        graph = _options(self.graph)
-        given |= {"data.graph" if k == "kind" else f"data.{k}": v for k, v in graph.items()}
-        values = {k: v for k, v in given.items() if v is not None}
-        sections = {"training": self.training, "model": self.model_arguments}
-        for section, more in {**sections, "data": self.likelihood}.items():
-            values |= {f"{section}.{k}": v for k, v in (more or {}).items()}
-        values |= {"data.features": str(IN_MEMORY), "data.labels": str(IN_MEMORY)}
-        values |= {"training.device": self.device, "training.tensorboard": False}
+        arguments: dict[str, Any] = {
+            "model.name": self.model,
+            "data.standardize": self.standardize,
+            "data.task": self._task,
+        }
+        for name in TRAINING_ARGUMENTS:
+            arguments[f"training.{name}"] = getattr(self, name, None)
+        for name, value in _options(self.graph).items():
+            key = "data.graph" if name == "kind" else f"data.{name}"
+            arguments[key] = value
+        values = {key: value for key, value in arguments.items() if value is not None}
+        options = {
+            "training": self.training,
+            "model": self.model_arguments,
+            "data": self.likelihood,
+        }
+        for section, of_section in options.items():
+            for name, value in (of_section or {}).items():
+                values[f"{section}.{name}"] = value
+        values["data.features"] = str(IN_MEMORY)
+        values["data.labels"] = str(IN_MEMORY)
+        values["training.device"] = self.device
+        values["training.tensorboard"] = False
         if not isinstance(self.validation, Real) or not 0 <= self.validation <= 0.5:
             raise InputError(f"validation is {self.validation!r}; expected a share from 0 to 0.5")
         values["seed"] = self.random_state
         if not isinstance(self.random_state, int | np.integer):
             values["seed"] = check_random_state(self.random_state).randint(2**31)
-        # a search may draw numbers of NumPy
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
-        return read_run(None, plain)
+        for key, value in values.items():
+            if isinstance(value, np.generic):  # a search may draw numbers of NumPy
+                values[key] = value.item()
+        return read_run(None, values)
 
 
-def _options(given: Any) -> dict[str, Any]:
+def _options(options: Any) -> dict[str, Any]:
     """Return options by name; a text is the kind of a graph."""
-    given = {"kind": given} if isinstance(given, str) else given
-    return asdict(given) if isinstance(given, GraphOptions) else dict(given or {})
+    if isinstance(options, str):
+        return {"kind": options}
+    if isinstance(options, GraphOptions):
+        return asdict(options)
+    return dict(options or {})
 
 
 def _check(
@@ -433,14 +465,14 @@ def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:
 def _as_json(name: str, value: Any) -> Any:
     """Return an argument as JSON holds it; a generator of numbers has no part in prediction."""
 
-    def plain(value: Any) -> Any:
+    def as_plain(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else dict(value)
 
     if isinstance(value, np.random.RandomState):
         return None
+    if isinstance(value, GraphOptions):
+        value = asdict(value)
     try:
-        return json.loads(
-            json.dumps(asdict(value) if isinstance(value, GraphOptions) else value, default=plain)
-        )
+        return json.loads(json.dumps(value, default=as_plain))
     except (TypeError, ValueError) as error:
         raise InputError(f"the argument {name} is {value!r:.80}, which JSON cannot hold") from error

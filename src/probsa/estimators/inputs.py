@@ -46,15 +46,18 @@ def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
 
 def with_own_names(bags: Sequence[Bag]) -> list[Bag]:
     """Return the bags with a number added to each name that an earlier bag has."""
-    given, taken, named = {bag.name for bag in bags}, set(), []
+    original_names = {bag.name for bag in bags}
+    used_names: set[str] = set()
+    renamed: list[Bag] = []
     for bag in bags:
-        name, number = bag.name, 1
-        while name in taken or (number > 1 and name in given):
+        name = bag.name
+        number = 1
+        while name in used_names or (number > 1 and name in original_names):
             number += 1
             name = f"{bag.name}-{number}"
-        taken.add(name)
-        named.append(bag if number == 1 else replace(bag, name=name))
-    return named
+        used_names.add(name)
+        renamed.append(bag if number == 1 else replace(bag, name=name))
+    return renamed
 
 
 def items_of(X: Any) -> list[Any]:

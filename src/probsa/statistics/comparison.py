@@ -61,21 +61,26 @@ def resampled_metric(
     one fold has a single class).
     """
 
-    def of(rows: np.ndarray, score: np.ndarray) -> np.ndarray:
-        truth, of_rows = y[rows], draws.for_items(rows)
+    def of_items(items: np.ndarray, score: np.ndarray) -> np.ndarray:
+        truth = y[items]
+        resamples = draws.for_items(items)
         if metric == "auroc":
-            return of_rows.auroc(truth, score.astype(np.float64))
+            return resamples.auroc(truth, score.astype(np.float64))
         if metric == "average_precision":
-            return of_rows.ranks(truth, score.astype(np.float64))[1]
+            return resamples.ranks(truth, score.astype(np.float64))[1]
         if metric == "mean":
-            return of_rows.ratio(score, np.ones(len(score)))
-        return f1_and_accuracy(truth, score.astype(bool), draws=of_rows)[int(metric == "accuracy")]
+            return resamples.ratio(score, np.ones(len(score)))
+        f1, accuracy = f1_and_accuracy(truth, score.astype(bool), draws=resamples)
+        return accuracy if metric == "accuracy" else f1
 
-    found = []
-    for s, fold in zip(score, np.zeros(score.shape) if folds is None else folds, strict=True):
-        parts = [np.flatnonzero(fold == f) for f in np.unique(fold)]
-        found.append(np.mean([of(rows, s[rows]) for rows in parts], axis=0))
-    return np.stack(found)
+    if folds is None:
+        folds = np.zeros(score.shape)
+    replicates = []
+    for scores, fold_of in zip(score, folds, strict=True):
+        parts = [np.flatnonzero(fold_of == fold) for fold in np.unique(fold_of)]
+        by_fold = [of_items(items, scores[items]) for items in parts]
+        replicates.append(np.mean(by_fold, axis=0))
+    return np.stack(replicates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,9 +131,12 @@ class StandardError:
         effect of the replicates and V_gs again. V_gs is estimated from many patients and V_s from
         R numbers, so V_gs is subtracted from V_s, unless V_s is estimated from two numbers only.
         """
-        observed, resamples = values[:, 0], values[:, 1:]
-        count, mean = len(observed), resamples.mean(0)
-        patients, replicates = mean.var(ddof=1), 0.0
+        observed = values[:, 0]
+        resamples = values[:, 1:]
+        count = len(observed)
+        mean = resamples.mean(0)
+        patients = mean.var(ddof=1)
+        replicates = 0.0
         if count > 1:
             replicates = observed.var(ddof=1) / count
             interaction = (resamples - mean).var(axis=1, ddof=1).sum() / (count * (count - 1))
@@ -136,8 +144,12 @@ class StandardError:
                 patients = max(patients - interaction, 0.0)
             else:
                 replicates = max(replicates - interaction, 0.0)
-        parts = {"patients": float(np.sqrt(patients)), "replicates": float(np.sqrt(replicates))}
-        return cls(**parts, freedom=freedom, count=count)
+        return cls(
+            patients=float(np.sqrt(patients)),
+            replicates=float(np.sqrt(replicates)),
+            freedom=freedom,
+            count=count,
+        )
 
     @property
     def se(self) -> float:
@@ -150,9 +162,11 @@ class StandardError:
         It is the mean over the errors of the smaller part, so that it is exact if that is 0.
         """
         parts = (self.patients, self.freedom), (self.replicates, self.count - 1)
-        (smaller, of_smaller), (larger, of_larger) = sorted(parts)
-        error = smaller * _student_quantiles(of_smaller) if smaller else np.zeros(1)
-        return float(2 * stdtr(of_larger, (error - abs(d)) / larger).mean())
+        (smaller, freedom_of_smaller), (larger, freedom_of_larger) = sorted(parts)
+        errors = np.zeros(1)
+        if smaller:
+            errors = smaller * _student_quantiles(freedom_of_smaller)
+        return float(2 * stdtr(freedom_of_larger, (errors - abs(d)) / larger).mean())
 
     def half_width(self, alpha: float = ALPHA) -> float:
         """Return the d at which p is alpha."""
@@ -195,10 +209,10 @@ class Difference:
 
 def block_means(values: Resampled, blocks: Sequence[Hashable]) -> Float[np.ndarray, "blocks rows"]:
     """Return the mean over the replicates of each block, which count the same."""
-    rows: dict[Hashable, list[int]] = {}
+    rows_of: dict[Hashable, list[int]] = {}
     for row, block in enumerate(blocks):
-        rows.setdefault(block, []).append(row)
-    return np.stack([values[of_block].mean(0) for of_block in rows.values()])
+        rows_of.setdefault(block, []).append(row)
+    return np.stack([values[rows].mean(0) for rows in rows_of.values()])
 
 
 def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Difference:
@@ -206,7 +220,8 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
     values = block_means(a.values - b.values, data.blocks)
     d = float(values[:, 0].mean())
     finite = np.asarray(np.isfinite(values[:, 1:]).all(0))
-    resamples, left_out = len(finite), int((~finite).sum())
+    resamples = len(finite)
+    left_out = int((~finite).sum())
 
     def without_interval(p: float | None, reason: str, at: float | None = None) -> Difference:
         return Difference(difference=d, low=at, high=at, p=p, reason=reason)
@@ -247,17 +262,26 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
     """
     name = data.metric
     assert name != "other", "only its values are known"
-    plain = name in ("f1", "accuracy", "mean")
-    scores_a, scores_b = (s.scores if plain else rankdata(s.scores, axis=1) for s in (a, b))
-    draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
-    rng, swap = np.random.default_rng(0), np.zeros(len(data.member), dtype=bool)
+    scores_a = a.scores
+    scores_b = b.scores
+    if name in ("auroc", "average_precision"):
+        scores_a = rankdata(scores_a, axis=1)
+        scores_b = rankdata(scores_b, axis=1)
+    patients = data.member.max() + 1
+    draws = Draws(counts=np.ones((1, patients)), member=data.member)
+    rng = np.random.default_rng(0)
+    is_exchanged = np.zeros(len(data.member), dtype=bool)
     differences = []
     for _ in range(EXCHANGES + 1):  # the first one exchanges nothing
-        both = np.where(swap, scores_b, scores_a), np.where(swap, scores_a, scores_b)
-        options = {"draws": draws, "metric": name, "folds": data.folds}
-        first, second = (resampled_metric(data.y, s, **options).mean() for s in both)
-        differences.append(abs(first - second))
-        swap = rng.random(draws.counts.shape[1])[data.member] < 0.5
+        metrics = []
+        for scores in (
+            np.where(is_exchanged, scores_b, scores_a),
+            np.where(is_exchanged, scores_a, scores_b),
+        ):
+            values = resampled_metric(data.y, scores, draws=draws, metric=name, folds=data.folds)
+            metrics.append(values.mean())
+        differences.append(abs(metrics[0] - metrics[1]))
+        is_exchanged = rng.random(patients)[data.member] < 0.5
     return float(np.mean(np.array(differences) >= differences[0] - np.sqrt(ROUNDING)))
 
 
@@ -326,15 +350,19 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
             fold, or a score is nan.
     """
     by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
-    count, items = shape = next(iter(by_method.values())).shape
+    shape = next(iter(by_method.values())).shape
+    count, items = shape
     for name, s in by_method.items():
-        calls = metric not in ("f1", "accuracy") or np.isin(s, (0, 1)).all()
-        nan = np.isnan(s.astype(np.float64)).any()
+        are_calls = bool(np.isin(s, (0, 1)).all())
+        has_nan = bool(np.isnan(s.astype(np.float64)).any())
         check(
             {
                 f"{name} has scores of shape {s.shape}: expected {shape}": s.shape == shape,
-                f"{name}: {metric} needs calls (True or False), not scores": calls,
-                f"{name} has scores that are nan: leave those items out for all methods": not nan,
+                f"{name}: {metric} needs calls (True or False), not scores": are_calls
+                or metric not in ("f1", "accuracy"),
+                f"{name} has scores that are nan: leave those items out for all methods": (
+                    not has_nan
+                ),
             }
         )
     classes = [0, 1] if y is None else np.unique(y).tolist()
@@ -342,13 +370,15 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     labels = np.ones(items, dtype=bool) if y is None else np.asarray(y) == 1
     patients = range(items) if groups is None else list(groups)
     replicates = range(count) if blocks is None else list(blocks)
-    strata, within = labels.tolist(), None
+    strata: list[Hashable] = labels.tolist()
+    fold_of = None
     if folds is not None:
-        within = np.broadcast_to(folds, shape)
-        for fold, inside in [(f, row == f) for row in within for f in np.unique(row)]:
-            both = len(np.unique(labels[inside])) == 2
-            check({f"fold {fold} has one class: pool the folds instead": both})
-        strata = list(zip(strata, within[0].tolist(), strict=True))
+        fold_of = np.broadcast_to(folds, shape)
+        for replicate in fold_of:
+            for fold in np.unique(replicate):
+                has_both = len(np.unique(labels[replicate == fold])) == 2
+                check({f"fold {fold} has one class: pool the folds instead": has_both})
+        strata = list(zip(strata, fold_of[0].tolist(), strict=True))
     draws = Draws.patients(strata, groups=patients, resamples=resamples, seed=seed)
     freedom = draws.freedom
     if metric in ("average_precision", "f1"):
@@ -362,11 +392,11 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         # With one split and several seeds, the seeds are the replicates.
         blocks=tuple(replicates if len(set(replicates)) > 1 else range(count)),
         metric=metric,
-        folds=within,
+        folds=fold_of,
     )
     samples = {}
     for name, s in by_method.items():
-        values = resampled_metric(labels, s, draws=draws, metric=metric, folds=within)
+        values = resampled_metric(labels, s, draws=draws, metric=metric, folds=fold_of)
         samples[name] = MethodSample(values=values, scores=s)
     return compared_samples(samples, baseline=baseline, data=data)
 
@@ -382,9 +412,16 @@ def mean_interval(
         resamples: number of resamples of the patients.
         blocks: the block of each replicate, see `compare`.
     """
-    both = {"zero": np.zeros_like(values), "values": values}
-    options = {"groups": groups, "metric": "mean", "resamples": resamples, "blocks": blocks}
-    return compare(None, both, baseline="zero", **options).differences["values"]
+    comparison = compare(
+        None,
+        {"zero": np.zeros_like(values), "values": values},
+        baseline="zero",
+        groups=groups,
+        metric="mean",
+        resamples=resamples,
+        blocks=blocks,
+    )
+    return comparison.differences["values"]
 
 
 def compared_samples(
@@ -395,34 +432,39 @@ def compared_samples(
     Values and differences keep their sign if lower is better.
     """
 
-    def to(reference: str) -> tuple[dict[str, Difference], dict[str, float]]:
+    def compare_with(reference: str) -> tuple[dict[str, Difference], dict[str, float]]:
         """Return each other method minus the reference, and the Holm-adjusted p."""
-        others = {name: s for name, s in samples.items() if name != reference}
-        found = {n: compare_pair(s, samples[reference], data=data) for n, s in others.items()}
-        p = holm([1.0 if d.p is None else d.p for d in found.values()])
-        return found, dict(zip(found, p, strict=True))
+        differences: dict[str, Difference] = {}
+        for name, sample in samples.items():
+            if name != reference:
+                differences[name] = compare_pair(sample, samples[reference], data=data)
+        p = holm([1.0 if d.p is None else d.p for d in differences.values()])
+        return differences, dict(zip(differences, p, strict=True))
 
-    values = {
-        name: float(block_means(s.values[:, :1], data.blocks).mean()) for name, s in samples.items()
-    }
-    best = (max if data.higher_is_better else min)(values, key=lambda name: values[name])
-    differences, adjusted = to(best)
+    values: dict[str, float] = {}
+    for name, sample in samples.items():
+        values[name] = float(block_means(sample.values[:, :1], data.blocks).mean())
+    best_of = max if data.higher_is_better else min
+    best = best_of(values, key=lambda name: values[name])
+    differences, adjusted = compare_with(best)
     similar = tuple(name for name in differences if adjusted[name] > ALPHA)
     reason = None if differences else "only one method"
     if similar:
-        sign = 1 if data.higher_is_better else -1
-        nearest = max(similar, key=lambda name: sign * differences[name].difference)
+        nearest = best_of(similar, key=lambda name: differences[name].difference)
         d = differences[nearest]
-        apart = f"{-d.difference:.4f} below" if sign > 0 else f"{d.difference:.4g} above"
+        distance = f"{d.difference:.4g} above"
+        if data.higher_is_better:
+            distance = f"{-d.difference:.4f} below"
+        origin = "" if d.reason is None else f" ({d.reason})"
         reason = (
             f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
-            f"methods; {nearest} is {apart} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
-            + ("" if d.reason is None else f" ({d.reason})")
+            f"methods; {nearest} is {distance} it, Holm-adjusted p = {adjusted[nearest]:.3g}{origin}"
         )
-        reason = f"{best} and {nearest} are equal" if d.difference == 0 else reason
+        if d.difference == 0:
+            reason = f"{best} and {nearest} are equal"
     reference = best if baseline is None else baseline
     if reference != best:
-        differences, adjusted = to(reference)
+        differences, adjusted = compare_with(reference)
     return Comparison(
         metric=data.metric,
         values=values,
@@ -468,21 +510,24 @@ def detectable_sentence(
         replicates: the number of replicates of each pair, if it differs between pairs.
         title: the metric in words; None for one of `NAMES`.
     """
-    other, pairs = comparison.metric == "other", len(comparison.differences)
-    name = title or NAMES.get(comparison.metric, comparison.metric)
-    what = f"{DETECTABLE} {name}" + (" within folds" if within else "")
-    spreads = [d.spread for d in comparison.differences.values() if d.spread is not None]
-    if not spreads:
-        return f"{what}: unknown, no pair of methods varies."
-    least = median(map(minimum_detectable, spreads))
-    if least > 1 and not other:
-        return f"{what}: none (every difference is below 1)."
-    fewest, most = min(counts := replicates or (comparison.replicates,)), max(counts)
-    trained = "one replicate" if most == 1 else f"{most} replicates"
-    trained = f"{fewest} to {trained}" if fewest < most else trained
-    over = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
-    shown = f"{least:.3g}" if other else f"{least:.3f}"
-    return f"{what}: {shown} ({TEST}, {comparison.groups} patients, {trained}{over})."
+    is_share = comparison.metric != "other"
+    start = f"{DETECTABLE} {title or NAMES.get(comparison.metric, comparison.metric)}"
+    if within:
+        start += " within folds"
+    errors = [d.spread for d in comparison.differences.values() if d.spread is not None]
+    if not errors:
+        return f"{start}: unknown, no pair of methods varies."
+    least = median(map(minimum_detectable, errors))
+    if least > 1 and is_share:
+        return f"{start}: none (every difference is below 1)."
+    counts = replicates or (comparison.replicates,)
+    count_text = "one replicate" if max(counts) == 1 else f"{max(counts)} replicates"
+    if min(counts) < max(counts):
+        count_text = f"{min(counts)} to {count_text}"
+    pairs = len(comparison.differences)
+    summary = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
+    value = f"{least:.3f}" if is_share else f"{least:.3g}"
+    return f"{start}: {value} ({TEST}, {comparison.groups} patients, {count_text}{summary})."
 
 
 def detectable_from_intervals(

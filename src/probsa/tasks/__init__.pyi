@@ -7,10 +7,10 @@ from .base import TargetData as TargetData
 from .base import Task as Task
 from .base import Verdict as Verdict
 from .base import as_written as as_written
+from .classes import F1_AT_HALF as F1_AT_HALF
 from .events import Direction as Direction
 from .events import codes_text as codes_text
 from .events import direction_of as direction_of
-from .kinds import F1_AT_HALF as F1_AT_HALF
 from .kinds import TASKS as TASKS
 from .labels import LABELS as LABELS
 from .labels import SHOWN as SHOWN

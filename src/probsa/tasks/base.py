@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from ..core import Outputs, TaskName
 from ..statistics import Draws, TargetMetrics
 from .labels import LABELS, Labels, Names, Row, Y
-from .words import WORDS, PageWords, Words, quoted
+from .words import PageWords, Words, quoted
 
 P: TypeAlias = Float[np.ndarray, "bags outputs"]
 """What is predicted of bags: the columns of `Predicted.probability`."""
@@ -50,6 +50,15 @@ class Measure:
     high: float = 1.0
     exchanged: Literal["auroc", "f1"] | None = None
     """The metric by which methods are exchanged where no resample changes their difference."""
+    of_rarest_class: bool = False
+    """Whether its variance is that of the rarest class or finding."""
+    short: str = ""
+    """Its title where there is little room; empty for `title`."""
+
+    @property
+    def short_title(self) -> str:
+        """The title where there is little room."""
+        return self.short or self.title
 
 
 LOSS = partial(Measure, higher_is_better=False, unit="number", high=np.inf)
@@ -153,6 +162,7 @@ class Task(ABC):
     """
 
     name: ClassVar[TaskName]
+    words: ClassVar[Words]
     measures: ClassVar[tuple[Measure, ...]]
     """The metrics by which methods are compared. The first is the primary one, by which a model is
     judged against rivals."""
@@ -192,11 +202,6 @@ class Task(ABC):
         return LABELS[self.name]
 
     @property
-    def words(self) -> Words:
-        """The words of the task."""
-        return WORDS[self.name]
-
-    @property
     def primary(self) -> Measure:
         """The primary metric: it judges the model against rivals."""
         return self.measures[0]
@@ -221,16 +226,17 @@ class Task(ABC):
         Some need the targets of the training bags, and the mean of the features what is stored of
         it; those that miss it are left out.
         """
-        bare = replace(data, scores={}, thresholds=None, threshold=None, of_means=None)
-        found = {} if data.training is None else self.constants(data, data.training)
+        predictions: dict[str, P] = {}
+        if data.training is not None:
+            predictions |= self.constants(data, data.training)
         if data.of_means is not None:
-            found[MEAN_RIVAL] = data.of_means
-        return {
-            name: self.metrics(
-                replace(bare, predicted=p, outputs=data.outputs.first(p.shape[1])), draws
-            )
-            for name, p in found.items()
-        }
+            predictions[MEAN_RIVAL] = data.of_means
+        bare = replace(data, scores={}, thresholds=None, threshold=None, of_means=None)
+        rivals: dict[str, TargetMetrics] = {}
+        for name, p in predictions.items():
+            of_rival = replace(bare, predicted=p, outputs=data.outputs.first(p.shape[1]))
+            rivals[name] = self.metrics(of_rival, draws)
+        return rivals
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         """Return predictions of the first outputs that look at no bag, by name."""
@@ -294,7 +300,9 @@ class Task(ABC):
         outputs = len(p.probability)
         if not self.by_probability or columns not in (None, outputs) or outputs == 1:
             return (columns or outputs) - 1
-        first = int(self.unordered_classes and (outputs == 2 or not called))
+        first = 0
+        if self.unordered_classes and (outputs == 2 or not called):
+            first = 1
         return first + int(np.argmax(p.probability[first:]))
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
@@ -316,5 +324,7 @@ class Task(ABC):
 
     def page_words(self, outputs: Outputs, target: Names) -> PageWords:
         """Return the words of a page of predictions with these outputs."""
-        up, down = ("", "") if self.unordered_classes else self.words.towards
+        if self.unordered_classes:
+            return self.words.page
+        up, down = self.words.towards
         return replace(self.words.page, up=up, down=down)

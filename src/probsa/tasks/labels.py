@@ -666,8 +666,8 @@ class EventLabels(Labels):
         notes: list[str] = []
         if half_empty:
             notes.append(
-                f"{cells.path} has either no time or no event in {numbered_lines(half_empty)}: these "
-                "bags count as bags without a label"
+                f"{cells.path} has either no time or no event in {numbered_lines(half_empty)}: "
+                "these bags count as bags without a label"
             )
         if direction is Direction.CENSORED and codes:
             events = sum(value is not None and value[1] > 0 for value in values)

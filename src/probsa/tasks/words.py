@@ -1,12 +1,12 @@
-"""The words for each kind of target: in titles, captions, tables, maps and pages."""
+"""The words of a task: in titles, captions, tables, maps and pages."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import TaskName
-
+LEAST_CHANCE = 1e-4
+"""Probabilities that are nearer to 0 or 1 are not written out."""
 UNSURE = "The call changes within one standard deviation of the probability."
 
 
@@ -72,107 +72,6 @@ class Words:
     page: PageWords = PageWords()
 
 
-WORDS: Mapping[TaskName, Words] = {
-    "binary": Words(predicts="the probability of {either}"),
-    "multiclass": Words(
-        predicts="the probability of {either}",
-        call_rule="none: the most probable class is called",
-        remedy=", or merge the class with another",
-    ),
-    "ordinal": Words(
-        predicts="the probability of the grade: one of {either}, in rising order",
-        called="grade {}",
-        call_rule="none: the median grade is called",
-        towards=("speaks for a higher grade", "for a lower one"),
-        aim="a higher grade",
-        response="mean grade",
-        noun="grade",
-        raised="the grade",
-        part="grade and above, against those below",
-        page=PageWords(
-            said="grade",
-            call="Grade",
-            call_hint="The predicted grade: the median of its distribution",
-            number_hint="Probability of the predicted grade",
-            column="Grade",
-            unsure_hint="The grade changes within one standard deviation of its probability.",
-        ),
-    ),
-    "multilabel": Words(
-        predicts="the probability of each of the findings {names}",
-        towards=("speaks for the finding", "against it"),
-        aim="the finding",
-        noun="finding",
-        raised="the logit of the finding",
-        part="finding",
-        remedy=", or leave the finding out of the target",
-        page=PageWords(
-            said="findings",
-            measure="largest p",
-            call="Found",
-            call_hint="The findings that are predicted to be present",
-            number_hint="Probability of the most probable finding",
-            spread_hint="Standard deviation of this probability over posterior samples and members",
-            column="Finding",
-            wrong_hint="A known finding is called although it is absent, or the reverse.",
-            unsure_hint="The call of a finding changes within one standard deviation.",
-        ),
-    ),
-    "regression": Words(
-        predicts="a number{of}, with its distribution ({outputs}: mean, standard deviation and "
-        "quantiles)",
-        towards=("raises the value", "lowers it"),
-        aim="a higher value",
-        response="predicted value",
-        noun="value",
-        raised="the value",
-        evidence_unit="sd of the target",
-        part="interval",
-        page=PageWords(
-            said="90 % interval",
-            measure="mean",
-            call="90 %",
-            call_hint="The predicted 90 % interval, in the unit of the target",
-            number="Mean",
-            number_hint="The predicted mean, in the unit of the target",
-            spread_hint="The whole standard deviation, of noise and attention, in the same unit",
-            wrong="outside",
-            wrong_hint="The true value is outside the predicted 90 % interval.",
-            unsure_hint="",
-            column="Part",
-            is_probability=False,
-        ),
-    ),
-    "survival": Words(
-        predicts="the time to an event ({outputs}: the risk, where higher is worse, and the "
-        "probability of no event until each time). Nothing is predicted beyond the time {last}",
-        towards=("raises the risk", "lowers it"),
-        aim="a higher risk",
-        response="risk",
-        noun="risk",
-        raised="the risk",
-        part="time",
-        undefined="the c-index",
-        note="S(t) is the predicted probability of no event until the time t; the risk is the "
-        "expected time lost to the event.",
-        page=PageWords(
-            measure="risk",
-            call_hint="S(t): the predicted probability of no event until the time t",
-            wrong="",
-            number="Risk",
-            number_hint="Expected time lost to the event, up to the last event of training; higher "
-            "is worse",
-            spread_hint="Standard deviation of the risk over samples: the doubt of the attention "
-            "alone",
-            unsure_hint="",
-            column="Time",
-            is_probability=False,
-        ),
-    ),
-}
-"""The words of each task."""
-
-
 def span_of(p: Any) -> str:
     """Return what the standard deviation of a prediction spans.
 
@@ -191,10 +90,13 @@ def of_chance(p: float, *others: float) -> str:
 
     It has more, up to four decimals, if it would otherwise look like one of the others.
     """
-    least = min(p, 1 - p)
-    if least < 1e-4:
-        return ("0" if p == 0 else "<0.0001") if p < 0.5 else ("1" if p == 1 else ">0.9999")
-    digits = min(4, max(2, 1 - math.floor(math.log10(least))))
+    if p in (0, 1):
+        return f"{p:.0f}"
+    if p < LEAST_CHANCE:
+        return f"<{LEAST_CHANCE:.4f}"
+    if 1 - p < LEAST_CHANCE:
+        return f">{1 - LEAST_CHANCE:.4f}"
+    digits = min(4, max(2, 1 - math.floor(math.log10(min(p, 1 - p)))))
     while digits < 4 and any(round(p, digits) == round(o, digits) and p != o for o in others):
         digits += 1
     return f"{p:.{digits}f}"
@@ -207,5 +109,7 @@ def class_name(classes: Sequence[str], k: int) -> str:
 
 def quoted(names: Sequence[str], word: str) -> str:
     """Return names in backticks with a word before the last one, as "`a`, `b` or `c`"."""
-    *others, last = [f"`{name}`" for name in names] or [""]
-    return f"{', '.join(others)} {word} {last}" if others else last
+    quoted_names = [f"`{name}`" for name in names]
+    if len(quoted_names) < 2:
+        return "".join(quoted_names)
+    return f"{', '.join(quoted_names[:-1])} {word} {quoted_names[-1]}"

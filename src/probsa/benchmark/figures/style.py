@@ -19,7 +19,6 @@ from matplotlib.text import Text
 
 from ...core import write_csv
 from ...maps import save_figure
-from ...tasks import F1_AT_HALF
 from ..results.comparing import Pooled, compare_methods
 from ..results.scores import Scores
 
@@ -37,8 +36,6 @@ NAME = 34
 
 
 MARKERS = "osD^vP<ph"
-TITLES = {"auroc": "AUROC", "f1": "F1", F1_AT_HALF: "F1 at 0.5"}
-"""Metrics that figures may show; see `shown_metrics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +222,7 @@ def paired_rows(
 
 def shown_metrics(scores: Sequence[Scores]) -> dict[str, str]:
     """Return the metrics that figures of two classes show, with their titles."""
-    return {m.name: TITLES[m.name] for m in scores[0].overview} if scores else {}
+    return {m.name: m.short_title for m in scores[0].overview} if scores else {}
 
 
 def distinct(values: Iterable[Key]) -> list[Key]:

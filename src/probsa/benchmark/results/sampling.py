@@ -12,14 +12,12 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ...statistics import Draws, Pooling, TargetMetrics
-from ...tasks import F1_AT_HALF, Measure
+from ...tasks import Measure
 from .scores import RunPart, Scores, once
 
 RESAMPLES = 2000
 LEAST_PATIENTS = 2
 """Patients of each class that a fold needs: with one, a third of all resamples would lose it."""
-OF_POSITIVES = ("f1", F1_AT_HALF, "macro_average_precision")
-"""Metrics whose variance is that of the rarest class or finding, as in `statistics.compare`."""
 
 Kind = tuple[str, Pooling]
 """The name of a metric, and over which bags it is computed."""
@@ -188,7 +186,7 @@ def _means_over_folds(
 
 
 def _freedom(scores: Scores, measure: Measure, freedom: int) -> int:
-    if measure.name not in OF_POSITIVES:
+    if not measure.of_rarest_class:
         return freedom
     y = scores.targets
     if scores.task.two_classes:
