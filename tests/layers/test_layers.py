@@ -9,7 +9,7 @@ from probsa.errors import InputError
 from probsa.layers.attention import AttentionPosterior, AttentionTrunk
 from probsa.layers.embed import Embed
 from probsa.layers.transformer import Transformer, bag_attention
-from probsa.variational.posteriors import Diagonal, Dirac
+from probsa.variational import Diagonal, Dirac, PosteriorOptions
 
 SIZES = (1, 5, 9)
 N = sum(SIZES)
@@ -102,11 +102,12 @@ def test_the_mean_is_linear_in_the_trunk_which_is_its_formula(trunk, mean_bias):
 
 
 def diagonal_layer(**options):
-    return seeded(AttentionPosterior, 6, 4, kind="diag", **options)
+    return seeded(AttentionPosterior, 6, 4, kind="diag", sampling=PosteriorOptions(**options))
 
 
-@pytest.mark.parametrize("bounds", [{}, {"log_variance_bounds": (-3.0, 1.0)},
-                                    {"log_variance_bounds": None}])  # fmt: skip
+@pytest.mark.parametrize(
+    "bounds", [{}, {"log_variance_bounds": (-3.0, 1.0)}, {"log_variance_bounds": None}]
+)
 @pytest.mark.parametrize("initial", [{}, {"initial_log_variance": 0.5}])
 def test_the_first_variance_is_the_one_asked_for(bounds, initial):
     layer = diagonal_layer(**bounds, **initial)

@@ -11,8 +11,7 @@ from sklearn.metrics import cohen_kappa_score, f1_score, roc_auc_score
 import probsa
 from probsa.core import Outputs
 from probsa.statistics import Draws
-from probsa.tasks import TASKS, Stated, TargetData, task_of_classes
-from probsa.tasks import of_chance
+from probsa.tasks import TASKS, Stated, TargetData, of_chance, task_of_classes
 
 N, GRADES = 40, ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")

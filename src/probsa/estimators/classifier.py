@@ -112,7 +112,8 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         for each whose probability reaches its threshold or ½ (bags, findings).
         """
         p = self.predict_proba(X, coords=coords)
-        task, stated = TASKS[self.task_], self.predictor_.names_and_thresholds
+        task = TASKS[self.task_]
+        stated = self.predictor_.names_and_thresholds
         if task.has_findings:
             return (p >= stated.of_findings(p.shape[1])).astype(np.int64)
         return self.classes_[task.call(p, stated.threshold)[0]]

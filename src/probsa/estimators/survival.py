@@ -124,7 +124,8 @@ def _times_and_events(
             f"by its name, {name!r} of y does not say whether the event was seen: name it 'event', "
             "with 1 for a bag whose event was seen and 0 for a censored one"
         )
-    time, event = as_numbers(time, what="a time"), as_numbers(event, what="0 or 1 for the event")
+    time = as_numbers(time, what="a time")
+    event = as_numbers(event, what="0 or 1 for the event")
     if len(time) != bags:
         raise InputError(f"y has {len(time)} rows; expected one for each of {bags} bags")
     if not bool((time > 0).all()):

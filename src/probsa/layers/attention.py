@@ -13,9 +13,11 @@ from ..variational import (
     Diagonal,
     Dirac,
     Field,
+    FieldOptions,
     LearnedPrior,
     Posterior,
     PosteriorOptions,
+    PriorOptions,
     full_precision,
 )
 
@@ -83,13 +85,13 @@ class AttentionPosterior(nn.Module):
         trunk: Kind of `AttentionTrunk`.
         mean_bias: Whether μ has a bias, which a softmax ignores; by default only with the `mlp`
             trunk, as in the authors' library.
-        log_variance_bounds: Bounds of log σ² = c + r tanh((ℓ − c)/r), so that variances neither
-            overflow nor vanish; None for no bounds.
-        initial_log_variance: log σ² of every instance before the first step.
+        sampling: Bounds of log σ² = c + r tanh((ℓ − c)/r), so that variances neither overflow nor
+            vanish, and its value before the first step.
         columns: Number of maps, f of shape (n, columns); None for one map of shape (n,).
         activation: Activation of the trunk.
         dropout: Dropout of the trunk.
-        prior: The prior of a field.
+        prior: The prior, of which a field is made.
+        field: Whether a field's κ is learned.
     """
 
     level: float | tuple[float, ...] = 0.0
@@ -103,17 +105,16 @@ class AttentionPosterior(nn.Module):
         kind: PosteriorKind,
         trunk: Trunk = "tanh",
         mean_bias: bool | None = None,
-        log_variance_bounds: tuple[float, float] | None = PosteriorOptions.log_variance_bounds,
-        initial_log_variance: float = PosteriorOptions.initial_log_variance,
+        sampling: PosteriorOptions | None = None,
         columns: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.0,
-        prior: LearnedPrior | None = None,
+        prior: PriorOptions | None = None,
+        field: FieldOptions | None = None,
     ) -> None:
         super().__init__()
         check_value("posterior", kind, PosteriorKind)
-        if (kind == "field") != (prior is not None):
-            raise InputError("a field posterior, and no other, is made of a prior")
+        sampling = sampling or PosteriorOptions()
         self.trunk = AttentionTrunk(
             dim,
             attention_dim,
@@ -121,7 +122,10 @@ class AttentionPosterior(nn.Module):
             activation=activation,
             dropout=dropout,
         )
-        self.bounds, self.prior = log_variance_bounds, prior
+        self.bounds = sampling.log_variance_bounds
+        self.prior: LearnedPrior | None = None
+        if kind == "field":
+            self.prior = LearnedPrior(prior or PriorOptions(), field or FieldOptions())
         t = self.trunk.out_dim
         self.columns = columns
         bias = trunk == "mlp" if mean_bias is None else mean_bias
@@ -132,14 +136,15 @@ class AttentionPosterior(nn.Module):
             head = nn.utils.skip_init(nn.Linear, t, 1 if columns is None else columns)
             assert isinstance(head, nn.Linear)
             nn.init.zeros_(head.weight)
-            nn.init.constant_(head.bias, self._unbounded(initial_log_variance))
+            nn.init.constant_(head.bias, self._unbounded(sampling.initial_log_variance))
             self.log_variance = head
 
     def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
         """Return q; a field needs the `bags`, for their graphs."""
         t = full_precision(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
-            mean, level = self.mean(t), 0.0
+            mean = self.mean(t)
+            level = 0.0
             if self.level != 0.0:
                 level = torch.tensor(self.level, dtype=mean.dtype, device=mean.device)
                 mean = mean - level if self.prior is None else mean

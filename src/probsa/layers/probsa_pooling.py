@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from ..core import Bags, draw_key, random_stream
 from ..variational import (
-    Dirichlet,
     FieldOptions,
-    LearnedPrior,
     Posterior,
     PosteriorOptions,
     PriorOptions,
     Streams,
+    prior_of,
 )
 from .attention import AttentionPosterior, PosteriorKind, Trunk
 from .pooling import pool_vectors, sampled_weights, without_autocast
@@ -68,18 +67,19 @@ class ProbSAPooling(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        prior, self.options = prior or PriorOptions(), options or PosteriorOptions()
-        self.kl_reduction, self.seed = prior.kl_reduction, seed
-        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        fixed = FieldOptions(learn_kappa=False)
+        prior = prior or PriorOptions()
+        self.options = options or PosteriorOptions()
+        self.kl_reduction = prior.kl_reduction
+        self.seed = seed
+        self.prior = prior_of(prior)
         self.attention = AttentionPosterior(
             dim,
             attention_dim,
             kind=posterior,
             trunk=trunk,
-            log_variance_bounds=self.options.log_variance_bounds,
-            initial_log_variance=self.options.initial_log_variance,
-            prior=LearnedPrior(prior, fixed) if posterior == "field" else None,
+            sampling=self.options,
+            prior=prior,
+            field=FieldOptions(learn_kappa=False),
         )
 
     def forward(

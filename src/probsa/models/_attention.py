@@ -37,15 +37,15 @@ from ..layers import (
     without_autocast,
 )
 from ..variational import (
-    Dirichlet,
     FieldOptions,
-    LearnedPrior,
     MapOptions,
     Posterior,
     PosteriorOptions,
+    Prior,
     PriorOptions,
     Streams,
     normal_guidance,
+    prior_of,
     sample_blocks,
 )
 from ._base import Model, Output
@@ -87,7 +87,7 @@ class AttentionModel(Model):
     encoder: nn.Module | None
     """Contextualises the packed instance vectors, given the sizes of the bags."""
     classifier: nn.Module
-    prior: Dirichlet | None = None
+    prior: Prior | None = None
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
@@ -122,9 +122,10 @@ class AttentionModel(Model):
         super().__init__(**common)
         self.terms = terms
         if self.has_kl:
-            self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
+            self.samples = sampling.samples
+            self.predict_samples = sampling.predict_samples
             self.kl_reduction = prior.kl_reduction
-            self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+            self.prior = prior_of(prior)
         evidence = self.score_kind == "evidence"
         plain = "identity" if encoder == "transformer" and not evidence else "relu"
         self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
@@ -138,12 +139,12 @@ class AttentionModel(Model):
             kind=posterior,
             trunk=trunk,
             mean_bias=evidence or score_bias,
-            log_variance_bounds=sampling.log_variance_bounds,
-            initial_log_variance=sampling.initial_log_variance,
+            sampling=sampling,
             columns=self.n_classes if by_class else None,
             activation=attention_activation,
             dropout=attention_dropout,
-            prior=LearnedPrior(prior, field) if posterior == "field" else None,
+            prior=prior,
+            field=field,
         )
         if evidence:
             self.pooling = SoftMaximum(self.n_classes)
@@ -161,11 +162,12 @@ class AttentionModel(Model):
 
         Also `guidance`, if it is asked for.
         """
-        terms, scores = super().losses(out, bags), self.pooled_scores(out.attention)
+        terms = super().losses(out, bags)
         if self.prior is not None:
             terms["kl"] = self._reduced(self.kl(out, bags), bags).mean()
         if self.terms.guidance == "normal":
             self.check_coords(bags)
+            scores = self.pooled_scores(out.attention)
             terms["guidance"] = normal_guidance(scores, bags).mean()
         return terms
 

@@ -16,7 +16,9 @@ from .intervals import COVERAGE, MEAN_SHARE, SHARE, Scale, interval
 from .metric import Metric
 from .resample import CELLS, Draws, Flags, Labels, Support, Values
 
-MOST_BINS, FEWEST_BINS, ITEMS_PER_BIN = 15, 2, 10
+MOST_BINS = 15
+FEWEST_BINS = 2
+ITEMS_PER_BIN = 10
 RARE = 0.98
 """Share of the simulated sets whose calibration error is at most the upper limit. The limit for one
 set in twenty was passed by up to 6 % of calibrated models with several bags per patient."""
@@ -117,7 +119,8 @@ def reliability(
     order = np.argsort(bins, kind="stable")
     count = np.bincount(bins)
     starts = np.cumsum(count) - count
-    ascending, of_item = p[order], patient[order]
+    ascending = p[order]
+    of_item = patient[order]
     patients = int(patient.max()) + 1
     simulated = np.empty((SIMULATIONS, len(count)))
     block = max(1, CELLS // len(p))
@@ -172,7 +175,9 @@ def retention_curve(
     is the mean over their orders. A resample without items has no error rate.
     """
     order = np.argsort(doubt, kind="stable")
-    ascending, member, shares = doubt[order], draws.member[order], np.array(SHARES)
+    ascending = doubt[order]
+    member = draws.member[order]
+    shares = np.array(SHARES)
     last = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]), len(order) - 1)
     rows = np.full((len(draws.counts), len(shares)), np.nan)
     for row, counts in zip(rows, draws.counts, strict=True):  # one by one: items may be many

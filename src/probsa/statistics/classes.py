@@ -100,10 +100,12 @@ def multiclass_metrics(
         InputError: there are labels without a probability.
     """
     _check_classes(y, classes=p.shape[1])
-    call, one_hot = p.argmax(1), y[:, None] == np.arange(p.shape[1])
+    call = p.argmax(1)
+    one_hot = y[:, None] == np.arange(p.shape[1])
     matrix = confusion(y, call, classes=p.shape[1], draws=draws)
     support = _agreement_support(y, call, draws=draws, names=names)
-    present, by_part = one_hot.any(0), {}
+    present = one_hot.any(0)
+    by_part = {}
     absent = [f"no bag of class {name} among {len(y)}" for name in names]
     for c, (name, of_class) in enumerate(zip(names, one_hot.T, strict=True)):
         reason = f"all {len(y)} bags are of class {name}" if present[c] else absent[c]
@@ -152,10 +154,12 @@ def ordinal_metrics(
         InputError: there are grades without a probability.
     """
     _check_classes(y, classes=p.shape[1])
-    call, grades = median_call(p), np.arange(p.shape[1])
+    call = median_call(p)
+    grades = np.arange(p.shape[1])
     matrix = confusion(y, call, classes=len(grades), draws=draws)
     support = _agreement_support(y, call, draws=draws, names=names)
-    error, farthest = np.abs(call - y), Scale(0.0, float(len(grades) - 1), is_share=False)
+    error = np.abs(call - y)
+    farthest = Scale(0.0, float(len(grades) - 1), is_share=False)
     steps = np.cumsum(p, axis=1)[:, :-1] - (y[:, None] <= grades[:-1])
     overall = {
         "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
@@ -207,38 +211,38 @@ def multilabel_metrics(
     Raises:
         InputError: a label has another value, or there are not as many thresholds as findings.
     """
-    n, observed = y.shape[1], ~np.isnan(y)
-    binary = np.isin(y[observed], (0, 1)).all()
-    given = n if thresholds is None else len(thresholds)
+    n = y.shape[1]
+    is_observed = ~np.isnan(y)
+    is_present = y == 1
+    are_binary = bool(np.isin(y[is_observed], (0, 1)).all())
+    threshold_count = n if thresholds is None else len(thresholds)
     check(
         {
-            "labels of findings must be 0, 1 or nan (not observed); some are not": binary,
-            f"{given} thresholds for {n} findings: expected one each": given == n,
+            "labels of findings must be 0, 1 or nan (not observed); some are not": are_binary,
+            f"{threshold_count} thresholds for {n} findings: expected one each": (
+                threshold_count == n
+            ),
         }
     )
-    called = None if thresholds is None else p >= np.asarray(thresholds, dtype=np.float64)
-    no_calls, present = Metric.undefined(NO_THRESHOLDS), y == 1
-
-    def of_cells(
-        cells: tuple[np.ndarray, ...], what: str, against: ClassNames
-    ) -> dict[str, Metric]:
-        """Return the metrics of pairs of a bag and a finding, given by their rows and columns."""
-        of, truth = draws.for_items(cells[0]), present[cells]
-        f1_of = no_calls
-        if called is not None:
-            f1_of = f1(truth, called[cells], draws=of, what=what, names=against)
-        return {
-            **areas(truth, p[cells], draws=of, what=what, names=against),
-            "f1": f1_of,
-            "ece": _ece(p[cells], truth, draws=of),
-        }
-
-    by_part = {}
+    called = None
+    if thresholds is not None:
+        called = p >= np.asarray(thresholds, dtype=np.float64)
+    no_calls = Metric.undefined(NO_THRESHOLDS)
+    by_part: dict[str, dict[str, Metric]] = {}
     for c, name in enumerate(names):
-        rows = np.flatnonzero(observed[:, c])
-        cells = rows, np.full(len(rows), c)
-        by_part[name] = of_cells(cells, "observed bags", (f"without {name}", f"with {name}"))
-    overall, notes = dict[str, Metric](), list[str]()
+        rows = np.flatnonzero(is_observed[:, c])
+        truth = is_present[rows, c]
+        of_bags = draws.for_items(rows)
+        words = {"what": "observed bags", "names": (f"without {name}", f"with {name}")}
+        by_part[name] = {
+            **areas(truth, p[rows, c], draws=of_bags, **words),
+            "f1": no_calls,
+            "ece": _ece(p[rows, c], truth, draws=of_bags),
+        }
+        if called is not None:
+            by_part[name]["f1"] = f1(truth, called[rows, c], draws=of_bags, **words)
+    overall: dict[str, Metric] = {}
+    notes: list[str] = []
     for key in ("auroc", "average_precision", "f1", "ece"):
         parts = {name: m[key] for name, m in by_part.items()}
         reasons = {name: m.reason for name, m in parts.items() if m.rows is None}
@@ -255,10 +259,11 @@ def multilabel_metrics(
             )
         else:
             overall[f"macro_{key}"] = mean_over_classes(defined)
-    some = np.flatnonzero(observed.any(1))
-    losses = np.where(observed, _losses(np.where(present, p, 1 - p)), 0.0).sum(1)[some]
-    of_bags = losses / observed.sum(1)[some]
-    overall["nll"] = mean_of_items(of_bags, draws=draws.for_items(some), scale=LOSS)
+    # the mean over the observed findings of each bag
+    rows = np.flatnonzero(is_observed.any(1))
+    losses = np.where(is_observed, _losses(np.where(is_present, p, 1 - p)), 0.0).sum(1)[rows]
+    bag_losses = losses / is_observed.sum(1)[rows]
+    overall["nll"] = mean_of_items(bag_losses, draws=draws.for_items(rows), scale=LOSS)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 
 

@@ -42,7 +42,8 @@ QUANTILES = 4000
 """Number of points at which the smaller part of the error is evaluated."""
 EXCHANGES = 999
 """Number of random exchanges of the two methods, used if the resamples do not vary."""
-DETECTABLE, TEST = "Smallest detectable difference in", "80 % power, two-sided 0.05"
+DETECTABLE = "Smallest detectable difference in"
+TEST = "80 % power, two-sided 0.05"
 NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
 
 
@@ -458,7 +459,8 @@ def compared_samples(
         origin = "" if d.reason is None else f" ({d.reason})"
         reason = (
             f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
-            f"methods; {nearest} is {distance} it, Holm-adjusted p = {adjusted[nearest]:.3g}{origin}"
+            f"methods; {nearest} is {distance} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
+            f"{origin}"
         )
         if d.difference == 0:
             reason = f"{best} and {nearest} are equal"

@@ -104,8 +104,9 @@ def aps_scores(p: Scores, *, u: Values) -> Scores:
     """
     order = np.argsort(-p, axis=1, kind="stable")
     ranked = np.take_along_axis(p, order, axis=1)
-    before, scores = np.cumsum(ranked, axis=1) - ranked, np.empty_like(p)
-    np.put_along_axis(scores, order, before + u[:, None] * ranked, axis=1)
+    mass_above = np.cumsum(ranked, axis=1) - ranked
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, mass_above + u[:, None] * ranked, axis=1)
     return scores
 
 
@@ -128,14 +129,16 @@ class ConformalSets:
         random item of each class, of a new group that has such items. Low scores conform. With
         fewer groups than `least_groups`, the sets hold every class.
         """
-        of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
-        known = []
+        label_scores = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
+        calibration = []
+        thresholds = []
         for c in range(scores.shape[1]):
             items = np.flatnonzero(y == c) if per_class else np.arange(len(y))
             share, member = group_shares([groups[i] for i in items.tolist()])
-            known.append((of_label[items], share, len(np.unique(member))))
-        found = [risk_threshold(s, share, groups=k, alpha=alpha) for s, share, k in known]
-        return cls(thresholds=np.array(found), calibration=tuple(known))
+            count = len(np.unique(member))
+            calibration.append((label_scores[items], share, count))
+            thresholds.append(risk_threshold(label_scores[items], share, groups=count, alpha=alpha))
+        return cls(thresholds=np.array(thresholds), calibration=tuple(calibration))
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -153,9 +156,9 @@ class ConformalSets:
         new group that is exchangeable with the calibration groups, P(p ≤ α) ≤ α.
         """
         columns = []
-        for new, (known, share, groups) in zip(scores.T, self.calibration, strict=True):
-            ascending, tail = _tails(known, share)
-            columns.append((tail[np.searchsorted(ascending, new)] + 1) / (groups + 1))
+        for of_class, (calibration, share, groups) in zip(scores.T, self.calibration, strict=True):
+            ascending, tail = _tails(calibration, share)
+            columns.append((tail[np.searchsorted(ascending, of_class)] + 1) / (groups + 1))
         return np.stack(columns, axis=1)
 
 

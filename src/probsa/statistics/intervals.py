@@ -131,7 +131,8 @@ def interval(rows: Rows, *, support: Support, scale: Scale) -> Interval:
 
     The resamples are those of `Draws.patients`, whose variance is unbiased.
     """
-    value, resamples = float(rows[0]), rows[1:]
+    value = float(rows[0])
+    resamples = rows[1:]
     defined = resamples[np.isfinite(resamples)]
     left_out = len(resamples) - len(defined)
     if support.patients < FEWEST_PATIENTS:

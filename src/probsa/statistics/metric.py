@@ -187,7 +187,8 @@ def class_support(y: Flags, *, draws: Draws, names: ClassNames = CLASSES) -> Sup
 
 def call_support(y: Flags, called: Flags, *, draws: Draws, names: ClassNames = CLASSES) -> Support:
     """Return the support of F1 and of κ, which are shares of the positive and the called items."""
-    positive, called_positive = draws.patients_with(y), draws.patients_with(called)
+    positive = draws.patients_with(y)
+    called_positive = draws.patients_with(called)
     # Wilson's limit of 0 of k - 1.5 trials is not below the exact one (Clopper and Pearson) of 0 of
     # k patients, of which a threshold that misses them all is an example
     trials = max(positive + called_positive - 1.5, 0.5)

@@ -46,7 +46,8 @@ def regression_metrics(
     for name, score in scores.items():  # only the logarithm of a density can be below 0
         scale = ANY_VALUE if name == "nll" else LOSS
         overall[name] = mean_of_items(score, draws=draws, scale=scale)
-    by_level, by_part = {round(level, 6): q for level, q in quantiles.items()}, {}
+    by_level = {round(level, 6): q for level, q in quantiles.items()}
+    by_part = {}
     for level in sorted(by_level):
         low, high = by_level[level], by_level.get(opposite := round(1 - level, 6))
         if level < opposite and high is not None:

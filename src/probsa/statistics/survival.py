@@ -40,7 +40,8 @@ def kaplan_meier(
     """
     _check(time)
     order = np.argsort(time, kind="stable")
-    weight, event = draws.weights()[:, order], event[order]
+    weight = draws.weights()[:, order]
+    event = event[order]
     distinct, starts = np.unique(time[order], return_index=True)
     events = np.add.reduceat(weight * event, starts, axis=1)
     at_risk = np.cumsum(weight[:, ::-1], axis=1)[:, ::-1][:, starts]
@@ -175,7 +176,8 @@ def survival_metrics(
     Raises:
         InputError: a time or a probability cannot be used.
     """
-    n, g = len(time), censoring.before(time)
+    n = len(time)
+    g = censoring.before(time)
     overall = {
         "uno_c": concordance(time, event, risk=risk, censoring=censoring, draws=draws),
         "harrell_c": concordance(time, event, risk=risk, draws=draws),
@@ -188,7 +190,8 @@ def survival_metrics(
             ).all(),
         }
     )
-    usable, notes = censoring.at(times) > 0, []
+    usable = censoring.at(times) > 0
+    notes = []
     if not g.all():
         notes.append(
             f"{(g == 0).sum()} of {n} bags have times beyond {censoring.limit:g}, the end of the "
@@ -197,8 +200,10 @@ def survival_metrics(
     if not usable.all():
         dropped = ", ".join(f"{t:g}" for t in times[~usable])
         notes.append(f"not judged at times {dropped}: no training bag tells their censoring")
-    times, survival = times[usable], survival[:, usable]
-    by_part, briers = dict[str, dict[str, Metric]](), list[Rows]()
+    times = times[usable]
+    survival = survival[:, usable]
+    by_part = dict[str, dict[str, Metric]]()
+    briers = list[Rows]()
     for t, g_t, s in zip(times, censoring.at(times), survival.T, strict=True):
         # Ĝ(t_i-) is at least Ĝ(t) for an event until t, so it is positive there.
         case, control = event & (time <= t), time > t
@@ -240,7 +245,8 @@ def _mean_auroc(
 
     The shares are falls of the Kaplan-Meier curve of these bags, taken anew in each row.
     """
-    mass, undefined = -np.diff(curve, axis=1, prepend=1.0), np.full(len(curve), np.nan)
+    mass = -np.diff(curve, axis=1, prepend=1.0)
+    undefined = np.full(len(curve), np.nan)
     for metric, of_time in zip(aurocs, mass[0], strict=True):
         if metric.rows is None and of_time > 0:
             return metric

@@ -172,7 +172,7 @@ class Multiclass(Unordered):
     measures = (
         Measure("auroc", "macro AUROC", by_fold=True),
         Measure("accuracy", "accuracy"),
-        Measure("f1", "macro F1"),
+        Measure("f1", "macro F1", of_rarest_class=True),
         KAPPA,
     )
 

@@ -35,3 +35,5 @@ from .posteriors import probability_positive as probability_positive
 from .posteriors import sample_blocks as sample_blocks
 from .priors import Dirichlet as Dirichlet
 from .priors import LearnedPrior as LearnedPrior
+from .priors import Prior as Prior
+from .priors import prior_of as prior_of

@@ -8,7 +8,6 @@ q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +20,7 @@ from ..core import Bags, repeat_bags, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
 from .posteriors import ExpectedEnergy, Posterior, Streams
-from .priors import Dirichlet, full_dtype
+from .priors import Prior, full_dtype
 
 T = TypeVar("T")
 
@@ -105,11 +104,11 @@ class Field(Posterior):
         nu: Float[Tensor, "n *classes"],
         tau: Float[Tensor, "n *classes"],
         *,
-        prior: Dirichlet,
+        prior: Prior,
         bags: Bags,
         level: float | Tensor = 0.0,
     ) -> None:
-        if not prior.ridge:
+        if not prior.is_proper:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
         self.nu, self.tau, self.prior = nu, tau, prior
         self.computed: dict[tuple[str, bool], Any] = {}
@@ -120,7 +119,7 @@ class Field(Posterior):
         with _constants():
             self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
             self._kappa = prior.kappa_of(bags, dtype=self._full).repeat(self._classes)
-            self._prior = replace(prior, kappa=self._kappa)
+            self._prior = prior.with_kappa(self._kappa)
             self._own, self._pairs = self._prior.precision(self._bags, dtype=self._full)
             levels = torch.as_tensor(level, dtype=self._full, device=nu.device).reshape(-1)
             self._level = levels.expand(self._classes).repeat_interleave(len(nu))
@@ -257,7 +256,7 @@ class Field(Posterior):
         variance, squares = self._probed
         return 1 - self._tau.detach() * variance + (squares - variance) * self._change
 
-    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
 
         `exact=False` leaves out ½ log|L + εI|, which depends on the graph alone.
@@ -265,9 +264,9 @@ class Field(Posterior):
         Raises:
             InputError: the prior is not the one that the field was made with.
         """
-        own, form = self._kappa[: len(bags)], (self.prior.ridge, self.prior.laplacian)
-        given = prior.kappa_of(bags, dtype=own.dtype)
-        if (prior.ridge, prior.laplacian) != form or not torch.equal(given, own):
+        kappa = self._kappa[: len(bags)]
+        has_same_kappa = torch.equal(prior.kappa_of(bags, dtype=kappa.dtype), kappa)
+        if not has_same_kappa or not self.prior.has_form_of(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = self._bags.offsets.diff()
         moved = segment_sum(self._probed[0] * self._change, self._bags.sizes)
@@ -277,5 +276,5 @@ class Field(Posterior):
         trace = segment_sum(self._traces, self._bags.sizes) / 2
         kl = energy + trace + rest / 2
         if exact:
-            kl = kl - replace(prior, kappa=0.5).log_determinant(self._bags).to(kl.dtype) / 2
+            kl = kl - prior.with_kappa(0.5).log_determinant(self._bags).to(kl.dtype) / 2
         return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import Bags, draw_key, random_stream, segment_sum
 from ..errors import InputError
-from .priors import Dirichlet
+from .priors import Prior
 
 BLOCK = 1 << 17
 """Largest number of elements of a block that prediction computes with, so that it stays in cache;
@@ -122,7 +122,7 @@ class Posterior(ABC):
         """
 
     @abstractmethod
-    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, summed over classes, up to a constant unless `exact`."""
 
     def rsample(
@@ -170,7 +170,7 @@ class Dirac(Posterior):
         del count, streams  # all samples are equal
         return self.mean.movedim(0, -1).unsqueeze(-2)
 
-    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return the energy of μ, eq. (3): the finite part of the KL (paper, appendix A)."""
         if exact:
             raise InputError("a Dirac has no density, so its KL is infinite: use exact=False")
@@ -196,7 +196,7 @@ class Diagonal(Posterior):
         mean, std = (v.movedim(0, -1).unsqueeze(-2) for v in (self.mean, self.variance.sqrt()))
         return torch.addcmul(mean, std, noise)
 
-    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return κ[E(μ) + ε‖μ‖² + Σ_n (L_nn + ε) σ_n²] − ½ Σ_n log σ_n² of each bag, eq. (5).
 
         This is the KL up to terms that do not depend on q (the paper misprints it: docs/paper.md).
@@ -213,7 +213,7 @@ class Diagonal(Posterior):
             return kl
         n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)
         log_det = prior.log_determinant(bags).to(kl.dtype)
-        if prior.ridge:
+        if prior.is_proper:
             return kl - 0.5 * n - 0.5 * log_det
         # The projection removes one degree of freedom, and the projected covariance is not
         # diagonal: its log-determinant on the contrasts is Σ log σ² + log(mean 1/σ²).

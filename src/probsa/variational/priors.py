@@ -1,8 +1,9 @@
 """Stage 6: the prior p(f | A) of the attention logits, and its precision by empirical Bayes."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -25,8 +26,56 @@ def full_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+class Prior(ABC):
+    """N(0, Q⁻¹) for the attention logits of a bag, with Q = 2κ M for a matrix M of its graph."""
+
+    kappa: float | Float[Tensor, " bags"]
+    """The precision κ > 0; a tensor gives each bag of a batch its own."""
+
+    @property
+    @abstractmethod
+    def is_proper(self) -> bool:
+        """Whether Q is positive definite whatever the graph, so that a field can be made of it."""
+
+    @abstractmethod
+    def precision(
+        self, bags: Bags, *, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
+        """Return the diagonal of Q, and its entry for each stored pair."""
+
+    @abstractmethod
+    def energies(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " n"]:
+        """Return the share of each instance in `energy`; that of an edge is its first end's."""
+
+    @abstractmethod
+    def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
+        """Return log |Q| of each bag, without gradients.
+
+        Raises:
+            InputError: The determinant is 0, or is lost by rounding.
+        """
+
+    @abstractmethod
+    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> Self:
+        """Return the same prior with another precision."""
+
+    @abstractmethod
+    def has_form_of(self, other: "Prior") -> bool:
+        """Return whether another prior differs in κ at most."""
+
+    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
+        """Return ½ fᵀQf of each bag, summed over classes: log p(f | A) = −energy(f) + const."""
+        return segment_sum(self.energies(f, bags), bags.sizes)
+
+    def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
+        """Return κ of each bag."""
+        if isinstance(self.kappa, Tensor):
+            return self.kappa.to(dtype)
+        return torch.full((len(bags),), self.kappa, dtype=dtype, device=bags.x.device)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dirichlet:
+class Dirichlet(Prior):
     """p(f | A) ∝ exp(−κ fᵀ(L + εI) f): the paper's prior (κ = 1, ε = 0) with a ridge term.
 
     fᵀLf = Σ_edges A_ij (f_i − f_j)² is the Dirichlet energy, eq. (1) of docs/paper.md. The prior is
@@ -52,46 +101,53 @@ class Dirichlet:
         """Return the diagonal of Q, and its entry for each stored pair."""
         w = bags.weights.to(dtype)
         degree = degrees(bags.edges, w, len(bags.x))
-        own, pairs = degree + self.ridge, -w
+        i, j = bags.edges
+        diagonal = degree + self.ridge
+        pairs = -w
         if self.laplacian == "normalized":
-            (i, j), scale = bags.edges, _root_inverse(degree)
-            own, pairs = torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
+            scale = _root_inverse(degree)
+            diagonal = torch.ones_like(degree) + self.ridge
+            pairs = -w * scale[i] * scale[j]
         if not isinstance(self.kappa, Tensor):
-            return 2 * self.kappa * own, 2 * self.kappa * pairs
+            return 2 * self.kappa * diagonal, 2 * self.kappa * pairs
         factor = (2 * self.kappa.to(dtype)).repeat_interleave(bags.offsets.diff())
-        return factor * own, factor[bags.edges[0]] * pairs
+        return factor * diagonal, factor[i] * pairs
 
     def energies(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " n"]:
-        """Return the share of each instance in `energy`; that of an edge is its first end's."""
+        """Return the share of each instance in `energy`; that of an edge is its first end's.
+
+        The energy is κ fᵀ(L + εI) f, κ times eq. (1) with the ridge of eq. (5).
+        """
         i, j = bags.edges
         w = bags.weights.to(f.dtype)
-        own = self.ridge * f.square()
+        at_instance = self.ridge * f.square()
         if self.laplacian == "normalized":
             degree = degrees(bags.edges, w, len(f))
-            of_classes = (-1, *[1] * (f.ndim - 1))
-            own = own + f.square() * (degree == 0).view(of_classes)
-            f = f * _root_inverse(degree).view(of_classes)
+            column = (-1, *[1] * (f.ndim - 1))
+            # L_nn = 1 also for an isolated instance, which no edge counts
+            at_instance = at_instance + f.square() * (degree == 0).view(column)
+            f = f * _root_inverse(degree).view(column)
         # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
         squares = (f.index_select(0, i) - f.index_select(0, j)).square()
         if f.ndim == 2:
-            squares, own = squares.sum(1), own.sum(1)
+            squares = squares.sum(1)
+            at_instance = at_instance.sum(1)
         kappa = self.kappa
         if isinstance(kappa, Tensor):
             kappa = kappa.to(f.dtype).repeat_interleave(bags.offsets.diff())
-        return kappa * own.index_add(0, i, w * squares)
+        return kappa * at_instance.index_add(0, i, w * squares)
 
-    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
-        """Return ½ fᵀQf = κ fᵀ(L + εI) f of each bag, summed over classes.
+    @property
+    def is_proper(self) -> bool:
+        return self.ridge > 0
 
-        It is κ times eq. (1), with the ridge of eq. (5): log p(f | A) = −energy(f) + const.
-        """
-        return segment_sum(self.energies(f, bags), bags.sizes)
+    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> Self:
+        return replace(self, kappa=kappa)
 
-    def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
-        """Return κ of each bag."""
-        if isinstance(self.kappa, Tensor):
-            return self.kappa.to(dtype)
-        return torch.full((len(bags),), self.kappa, dtype=dtype, device=bags.x.device)
+    def has_form_of(self, other: Prior) -> bool:
+        if not isinstance(other, Dirichlet):
+            return False
+        return self.ridge == other.ridge and self.laplacian == other.laplacian
 
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag, without gradients.
@@ -151,6 +207,17 @@ class Dirichlet:
         return (largest > 0).to(largest) if self.laplacian == "normalized" else largest
 
 
+def prior_of(
+    options: PriorOptions, *, kappa: float | Float[Tensor, " bags"] | None = None
+) -> Prior:
+    """Return the prior of these options, with another precision if `kappa` is given."""
+    return Dirichlet(
+        kappa=options.kappa if kappa is None else kappa,
+        ridge=options.ridge,
+        laplacian=options.laplacian,
+    )
+
+
 def _root_inverse(degree: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Return D^-½, with 0 for isolated instances."""
     return degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt() * (degree > 0)
@@ -185,7 +252,8 @@ class LearnedPrior(nn.Module):
             raise InputError(
                 "ridge is 0: the prior of a field must be proper, so give ridge > 0, as 0.01"
             )
-        self.options, self.field = prior, field
+        self.options = prior
+        self.field = field
         self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
 
     @property
@@ -193,10 +261,9 @@ class LearnedPrior(nn.Module):
         """The precision κ, in full precision."""
         return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp()
 
-    def prior(self, bags: Bags) -> Dirichlet:
+    def prior(self, bags: Bags) -> Prior:
         """Return the prior of a batch."""
-        kappa, options = self.kappa.expand(len(bags)), self.options
-        return Dirichlet(kappa=kappa, ridge=options.ridge, laplacian=options.laplacian)
+        return prior_of(self.options, kappa=self.kappa.expand(len(bags)))
 
     def update(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate; `total` is Σ N_b and Σ E_b, each reduced like the KL."""
