@@ -172,7 +172,7 @@ def test_the_example_of_the_class_runs():
     ("changes", "given", "error", "message"),
     [
         ({}, ([], []), InputError, "X has 0 bags"),
-        ({}, (X, Y[:3]), InputError, "one label for each of 16 bags"),
+        ({}, (X, Y[:3]), InputError, " 16 bags"),
         ({}, (X, None), InputError, "requires y to be passed"),
         ({}, (X, ["a"] * 16), InputError, "one class"),
         ({}, (np.zeros((4, 6)), [0, 1, 0, 1]), InputError, r"shape \(4, 6\) \(one bag\?"),

@@ -138,7 +138,7 @@ def test_kappa_counts_with_all_classes_and_is_undefined_for_a_single_one():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="labels go from 0 to 3"):
         multiclass(np.append(Y[:7], 3), P)
-    with pytest.raises(InputError, match="0 to 2, but these probabilities are for classes 0 to 1"):
+    with pytest.raises(InputError, match=r"0 to 2.* 0 to 1"):
         binary(np.array([0, 2, 1]), np.array([0.2, 0.7, 0.4]))
     with pytest.raises(InputError, match="0, 1 or nan"):
         _metrics(FINDINGS * 2, P_FINDINGS)
@@ -222,9 +222,7 @@ def test_undefined_metrics_of_grades_have_reasons():
     y, p = np.full(4, 3), np.tile(np.eye(6)[3], (4, 1))
     metrics = ordinal(y, p)
     assert "kappa is 0/0" in (metrics.overall["quadratic_kappa"].reason or "")
-    assert metrics.by_part["≥3"]["auroc"].reason == (
-        "all 4 bags are at least grade 3: AUROC is undefined"
-    )
+    assert "at least grade 3" in (metrics.by_part["≥3"]["auroc"].reason or "")
     assert "below grade 4" in (metrics.by_part["≥4"]["auroc"].reason or "")
     constant = ordinal(np.array([0, 1, 4]), np.tile(np.eye(6)[0], (3, 1)))
     assert constant.overall["quadratic_kappa"].value == 0
@@ -274,12 +272,10 @@ def test_a_mean_of_fewer_findings_has_another_name():
     y[:, 1] = [0, NAN, 0, 0, NAN]
     metrics = _metrics(y, P_FINDINGS)
     assert metrics.overall["macro_auroc"].value is None
-    assert metrics.overall["macro_auroc"].reason == (
-        "1 of 3 findings (mass: only one class among 3 observed bags: AUROC is undefined)"
-    )
+    assert "1 of 3 findings (mass:" in metrics.overall["macro_auroc"].reason
     of_two = metrics.overall["macro_auroc_2_of_3"].value
     assert of_two == pytest.approx((2 / 3 + 1) / 2)
-    assert "macro auroc over all findings leaves out mass" in metrics.notes
+    assert any("auroc" in note and "mass" in note for note in metrics.notes)
     assert "macro_auroc_2_of_3" not in _metrics(FINDINGS, P_FINDINGS).overall
     y[:] = NAN
     metrics = _metrics(y, P_FINDINGS)

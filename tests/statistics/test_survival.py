@@ -90,11 +90,9 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     time, event = np.append(TIME, [15, 20.0]), np.append(EVENT, [True, True])
     risk, times = np.append(RISK, [2.0, -2]), np.append(TIMES, [15, 18.0])
     metrics = judged(time, event, risk=risk, times=times)
-    assert metrics.notes == (
-        "1 of 8 bags have times beyond 15, the end of the training follow-up: they count as later "
-        "than others, never as events",
-        "not judged at times 15, 18: no training bag tells their censoring",
-    )
+    beyond_follow_up, not_judged = metrics.notes
+    assert "1 of 8 bags" in beyond_follow_up and " 15," in beyond_follow_up
+    assert "15, 18" in not_judged
     assert list(metrics.by_part) == ["4", "6", "8", "9"]
     # As if the last bag had been censored there; the event at 15 is known, as Ĝ(15-) > 0.
     as_censored = np.append(EVENT, [True, False])
@@ -156,17 +154,17 @@ def test_rounded_and_continuous_times_have_unbiased_weights(step):
 def test_undefined_metrics_have_reasons():
     censoring = CensoringCurve.fit(*TRAIN)
     none = concordance(TIME, np.zeros(6, dtype=bool), risk=RISK)
-    assert none.reason == "no event among 6 bags: c is undefined"
+    assert none.value is None and "no event among 6" in none.reason
     same = np.full(6, 3.0)
     all_at_once = concordance(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
-    assert all_at_once.reason == "no comparable pair among 6 bags with 6 events: c is undefined"
+    assert all_at_once.value is None and "no comparable pair" in all_at_once.reason
     last = np.array([0, 0, 0, 0, 0, 1], dtype=bool)
     assert concordance(TIME, last, risk=RISK).value is None
     times = np.array([2.0, 12.5])
     ends = judged(times=times).by_part
     early, late = ends["2"]["auroc"], ends["12.5"]["auroc"]
-    assert early.reason == "no event until time 2 among 6 bags: AUROC is undefined"
-    assert late.reason == "no bag without an event until time 12.5 among 6 bags: AUROC is undefined"
+    assert early.value is None and "no event until time 2 " in early.reason
+    assert late.value is None and "without an event until time 12.5 " in late.reason
     # A time before the first event has no weight in the mean.
     times = np.array([2, 4, 6, 8, 9.0])
     mean = judged(times=times)
@@ -212,7 +210,7 @@ def test_little_memory_gives_the_same_pairs(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"time": np.array([3, 5, 6, -8, 10, 12.0])}, "a time is -8, but expected more than 0"),
+        ({"time": np.array([3, 5, 6, -8, 10, 12.0])}, "a time is -8"),
         ({"survival": np.full((6, 4), 1.5)}, "survival must lie"),
         ({"times": TIMES[::-1]}, "must rise"),
     ],

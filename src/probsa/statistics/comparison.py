@@ -191,6 +191,42 @@ def minimum_detectable(error: StandardError) -> float:
     return error.half_width(ALPHA) + error.half_width(2 * (1 - POWER))
 
 
+SpecialCase = Literal[
+    "equal scores", "equal metrics", "exchanged", "no variation", "few patients", "undefined"
+]
+"""How a difference was judged, if not by the variance of its resamples.
+
+Both methods have the same scores, or the same metric in every resample; the difference is the same
+in every resample, and p is from exchanging the methods, or there is none; there are too few
+patients to resample; or the metric is undefined in most resamples.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Special:
+    """Why a difference has no p, or how it was found if not from the resamples."""
+
+    case: SpecialCase
+    patients: int
+    resamples: int
+    left_out: int
+    """Number of resamples in which the metric is undefined."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason in words."""
+        same = "the difference is the same in every resample"
+        return {
+            "equal scores": "both give the same scores",
+            "equal metrics": "the methods are equal in every resample",
+            "exchanged": f"{same}: p is from exchanging the methods in random patients",
+            "no variation": same,
+            "few patients": f"{self.patients} patients are too few to resample",
+            "undefined": f"the metric is undefined in {self.left_out} of {self.resamples} "
+            f"resamples of {self.patients} patients",
+        }[self.case]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
     """The difference of two methods on the same bags."""
@@ -204,8 +240,8 @@ class Difference:
     """Two-sided, before any correction; None if there are too few patients."""
     spread: StandardError | None = None
     """None if nothing varies."""
-    reason: str | None = None
-    """The reason why there is no p, or how it was found if not from the resamples."""
+    special: Special | None = None
+    """Why there is no p, or how it was found if not from the resamples."""
 
 
 def block_means(values: Resampled, blocks: Sequence[Hashable]) -> Float[np.ndarray, "blocks rows"]:
@@ -224,26 +260,26 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
     resamples = len(finite)
     left_out = int((~finite).sum())
 
-    def without_interval(p: float | None, reason: str, at: float | None = None) -> Difference:
-        return Difference(difference=d, low=at, high=at, p=p, reason=reason)
+    def without_interval(
+        case: SpecialCase, p: float | None = None, limit: float | None = None
+    ) -> Difference:
+        patients = int(data.member.max()) + 1
+        special = Special(case=case, patients=patients, resamples=resamples, left_out=left_out)
+        return Difference(difference=d, low=limit, high=limit, p=p, special=special)
 
     if np.array_equal(a.scores, b.scores):
-        return without_interval(1.0, "both give the same scores", at=0.0)
-    patients = f"{data.member.max() + 1} patients"
+        return without_interval("equal scores", 1.0, limit=0.0)
     if data.freedom < 1 or left_out == resamples:
-        return without_interval(None, f"{patients} are too few to resample")
+        return without_interval("few patients")
     if resamples - left_out < max(2, left_out):
-        undefined = f"the metric is undefined in {left_out} of {resamples} resamples of {patients}"
-        return without_interval(None, undefined)
+        return without_interval("undefined")
     error = StandardError.estimated(values[:, np.append(True, finite)], freedom=data.freedom)
     if error.se**2 < ROUNDING * data.scale**2:
-        same = "the difference is the same in every resample"
         if abs(d) < np.sqrt(ROUNDING) * data.scale:
-            return without_interval(1.0, "the methods are equal in every resample")
+            return without_interval("equal metrics", 1.0)
         if data.metric == "other":
-            return without_interval(None, same)
-        exchanged = f"{same}: p is from exchanging the methods in random patients"
-        return without_interval(_exchange_test(a, b, data=data), exchanged)
+            return without_interval("no variation")
+        return without_interval("exchanged", _exchange_test(a, b, data=data))
     half = error.half_width()
     # metrics lie in [0, 1], means of values and other metrics anywhere
     limit = np.inf if data.metric in ("mean", "other") else 1.0
@@ -287,6 +323,39 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Undecided:
+    """The methods from which the best one does not differ significantly."""
+
+    best: str
+    similar: tuple[str, ...]
+    methods: int
+    """Number of methods that were compared with the best."""
+    nearest: str
+    """The one of `similar` with the best metric."""
+    difference: Difference
+    """The nearest method minus the best."""
+    adjusted: float
+    """The Holm-adjusted p of this difference."""
+    higher_is_better: bool
+
+    @property
+    def sentence(self) -> str:
+        """Why there is no winner, in words."""
+        d = self.difference
+        if d.difference == 0:
+            return f"{self.best} and {self.nearest} are equal"
+        distance = f"{d.difference:.4g} above"
+        if self.higher_is_better:
+            distance = f"{-d.difference:.4f} below"
+        origin = "" if d.special is None else f" ({d.special.sentence})"
+        return (
+            f"{self.best} does not differ significantly from {len(self.similar)} of {self.methods} "
+            f"other methods; {self.nearest} is {distance} it, Holm-adjusted p = "
+            f"{self.adjusted:.3g}{origin}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """All methods compared with a reference and with the best method."""
 
@@ -304,13 +373,24 @@ class Comparison:
     """Holm-adjusted p of these differences; 1 if there is no p."""
     winner: str | None
     """The best method, if it differs significantly from every other; see `compare`."""
-    reason: str | None
-    """The reason why there is no winner."""
+    undecided: Undecided | None
+    """Why there is no winner among several methods that have common replicates."""
     replicates: int
     groups: int
     """Number of patients, or of whatever was resampled."""
     notes: tuple[str, ...] = field(default=())
     """Caveats for readers of the table, for example that there is a single replicate."""
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why there is no winner, in words."""
+        if self.winner is not None:
+            return None
+        if self.undecided is not None:
+            return self.undecided.sentence
+        if not self.replicates:
+            return "there is no replicate that all methods have"
+        return "only one method"
 
 
 def compare(  # noqa: PLR0913 - each is a choice of its own
@@ -328,7 +408,8 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     """Compare all methods with a baseline (or the best), and decide whether there is a winner.
 
     The winner is the method with the highest value, if its paired difference to every other method
-    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, and `reason` says why.
+    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, and `undecided` says
+    why.
 
     Args:
         y: labels 0 or 1, (items,); None for the metric `mean`, which needs none.
@@ -449,21 +530,19 @@ def compared_samples(
     best = best_of(values, key=lambda name: values[name])
     differences, adjusted = compare_with(best)
     similar = tuple(name for name in differences if adjusted[name] > ALPHA)
-    reason = None if differences else "only one method"
+    undecided = None
     if similar:
         nearest = best_of(similar, key=lambda name: differences[name].difference)
-        d = differences[nearest]
-        distance = f"{d.difference:.4g} above"
-        if data.higher_is_better:
-            distance = f"{-d.difference:.4f} below"
-        origin = "" if d.reason is None else f" ({d.reason})"
-        reason = (
-            f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
-            f"methods; {nearest} is {distance} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
-            f"{origin}"
+        undecided = Undecided(
+            best=best,
+            similar=similar,
+            methods=len(differences),
+            nearest=nearest,
+            difference=differences[nearest],
+            adjusted=adjusted[nearest],
+            higher_is_better=data.higher_is_better,
         )
-        if d.difference == 0:
-            reason = f"{best} and {nearest} are equal"
+    winner = best if differences and undecided is None else None
     reference = best if baseline is None else baseline
     if reference != best:
         differences, adjusted = compare_with(reference)
@@ -474,8 +553,8 @@ def compared_samples(
         reference=reference,
         differences=differences,
         adjusted=adjusted,
-        winner=best if reason is None else None,
-        reason=reason,
+        winner=winner,
+        undecided=undecided,
         replicates=len(data.blocks),
         groups=int(data.member.max()) + 1,
         notes=(ONE_REPLICATE,) if len(set(data.blocks)) == 1 else (),

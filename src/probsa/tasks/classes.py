@@ -127,11 +127,13 @@ class Binary(Unordered):
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        low = class_name(data.names, 0)
+        high = class_name(data.names, 1)
         return binary_metrics(
             data.y[:, 0].astype(np.int64),
             data.predicted[:, -1],
             threshold=data.threshold,
-            names=tuple(f"of class {class_name(data.names, k)}" for k in (0, 1)),
+            names=(f"of class {low}", f"of class {high}"),
             draws=draws,
         )
 

@@ -123,10 +123,11 @@ def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
     assert r_squared.best == "good" and r_squared.differences["good"].difference > 0
 
 
-def test_the_reason_for_no_winner_says_that_the_next_method_is_above():
-    one, other = regression("one", 1.0), regression("other", 1.05)
-    reason = compared([one, other]).deciding("mae").comparison.reason
-    assert "above it, Holm-adjusted" in reason
+def test_the_nearest_method_is_above_where_lower_is_better():
+    pair = [regression("one", 1.0), regression("other", 1.05)]
+    undecided = compared(pair).deciding("mae").comparison.undecided
+    assert undecided.difference.difference > 0
+    assert f"{undecided.difference.difference:.4g} above" in undecided.sentence
 
 
 def test_the_unit_of_the_target_decides_nothing():

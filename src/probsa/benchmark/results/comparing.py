@@ -158,7 +158,7 @@ def _compare(
             differences={},
             adjusted={},
             winner=None,
-            reason="there is no replicate that all methods have",
+            undecided=None,
             replicates=0,
             groups=len(set(base.groups.tolist())),
         )
