@@ -26,9 +26,14 @@ TESTS = ("single-concept", "multi-concept", "false-frequency")
 BAGS = {"train": 200, "val": 50, "like": 200, "reversed": 200}
 """Bags of each part. `like` are test bags that are made as those of training, `reversed` those
 where the shortcut is wrong."""
-FEATURES, STRIDE, WIDTH = 16, 256, 8
+FEATURES = 16
+STRIDE = 256
+WIDTH = 8
 """Number of features; pixels between instances, which fill rows of eight."""
-BACKGROUND, FEW, FEWER, MANY = (1, 10), (1, 4), (1, 2), (35, 45)
+BACKGROUND = (1, 10)
+FEW = (1, 4)
+FEWER = (1, 2)
+MANY = (35, 45)
 """Smallest and largest numbers of instances."""
 COLUMNS = ("test", "model", "seed", "like", "reversed", "reversed_low", "reason", "passed")
 TRAINING = TrainingConfig(
@@ -121,7 +126,8 @@ def concept_counts(
     if test == "multi-concept":
         count = 1
     else:
-        count, poison = drawn(MANY if turned else FEWER), 0
+        count = drawn(MANY if turned else FEWER)
+        poison = 0
     return (count, 0, poison) if rng.random() < 0.5 else (0, count, poison)
 
 
@@ -150,7 +156,8 @@ def tested(folder: Path, test: str, model: str, *, seed: int) -> Row:
     )
     try:
         train(config, folder / model, overwrite=True)
-        predictor, bags = load(folder / model, device="cpu"), open_data(config.data)
+        predictor = load(folder / model, device="cpu")
+        bags = open_data(config.data)
         predictor.model.explains = False
         areas = {}
         for part in ("like", "reversed"):

@@ -23,7 +23,8 @@ GOAL = (20_000, 50.0)
 
 def slide(n: int, *, contours: int) -> Tensor:
     """Return n patch corners, 256 apart; each of the `contours` pieces has its own lattice."""
-    source, pieces = random_stream("graphs", n), []
+    source = random_stream("graphs", n)
+    pieces = []
     for k in range(contours):
         count = n // contours
         width = int(count**0.5)
@@ -54,7 +55,8 @@ def main() -> None:
     )
     print("|" + "---|" * 6)
     for n in SIZES:
-        whole, shifted = slide(n, contours=1), slide(n, contours=4)
+        whole = slide(n, contours=1)
+        shifted = slide(n, contours=4)
         edges = grid(whole, stride=256.0)
         x = torch.randn(n, 1024, generator=random_stream("features", n)).half()
         row = {

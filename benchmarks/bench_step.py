@@ -38,7 +38,9 @@ try:
 except ImportError:
     collate_fn = None
 
-P, D, D_F = 2048, 512, 128
+P = 2048
+D = 512
+D_F = 128
 LARGE = "1,200+2,500+4,000+6,000"
 SIZES = {
     "32 of 24-57": (24, 58, 32),
@@ -99,7 +101,8 @@ def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step
     """Return a step of one of our models: forward pass, losses and backward pass."""
     torch.manual_seed(0)
     model = probsa.models.build(name, in_dim=bags.x.shape[1], **arguments).train().to(DEVICE)
-    weights, generator = model.loss_weights, random_stream("bench", name, device=DEVICE)
+    weights = model.loss_weights
+    generator = random_stream("bench", name, device=DEVICE)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -115,8 +118,11 @@ def bare_products(n: int) -> Step:
     """Return the matrix products of all linear layers of `abmil`, into preallocated memory."""
     x, h, t, f = (torch.randn(n, d, device=DEVICE) for d in (P, D, D_F, 1))
     w, v, u = (torch.randn(d, n, device=DEVICE) for d, n in ((D, P), (D_F, D), (1, D_F)))
-    dh, dt = torch.empty_like(h), torch.empty_like(t)
-    dw, dv, du = torch.empty_like(w), torch.empty_like(v), torch.empty_like(u)
+    dh = torch.empty_like(h)
+    dt = torch.empty_like(t)
+    dw = torch.empty_like(w)
+    dv = torch.empty_like(v)
+    du = torch.empty_like(u)
 
     def step() -> None:
         torch.mm(x, w.T, out=h)
@@ -158,7 +164,8 @@ def theirs(model: nn.Module, bags: Bags) -> Step:
 def padded(bags: Bags) -> Any:
     """Return torchmil's batch: padded, masked, with normalised sparse adjacency matrices."""
     assert collate_fn is not None and bags.y is not None
-    degree, items = bags.degrees, []
+    degree = bags.degrees
+    items = []
     for b, (start, stop) in enumerate(zip(bags.offsets[:-1], bags.offsets[1:], strict=True)):
         bag_edges = (bags.edges[0] >= start) & (bags.edges[0] < stop)
         i, j = bags.edges[:, bag_edges]

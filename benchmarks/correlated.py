@@ -20,8 +20,12 @@ from scipy.special import logsumexp
 
 from probsa.core import seed_of, write_bag, write_csv
 
-FOLDS, STRIDE = 5, 256
-INSTANCES, FEATURES, SIGNAL, POSITIVE = 40, 16, 1.5, 0.5
+FOLDS = 5
+STRIDE = 256
+INSTANCES = 40
+FEATURES = 16
+SIGNAL = 1.5
+POSITIVE = 0.5
 """Sizes of bags and features; distance of the two means; P(Y = 1), from which π follows."""
 
 
@@ -39,9 +43,11 @@ def main() -> None:
     direction = np.random.default_rng(seed_of(given.seed, "direction")).normal(size=FEATURES)
     direction *= SIGNAL / np.linalg.norm(direction)
     (given.folder / "optimal").mkdir(parents=True, exist_ok=True)
-    labels, optimal = [], []
+    labels = []
+    optimal = []
     for k in range(given.bags):
-        name, rng = f"chain_{k:04d}", np.random.default_rng(seed_of(given.seed, "bag", k))
+        name = f"chain_{k:04d}"
+        rng = np.random.default_rng(seed_of(given.seed, "bag", k))
         y = draw_chain(rng, INSTANCES, rate=rate, correlation=given.correlation)
         x = rng.normal(size=(INSTANCES, FEATURES)) + y[:, None] * direction
         x = x.astype(np.float32)
@@ -76,8 +82,10 @@ def optimal_scores(
         correlation: ρ, from 0 to below 1.
     """
     n = len(log_ratio)
-    up, stay = (1 - correlation) * rate, correlation + (1 - correlation) * rate
-    to_1, to_0 = np.log([up, stay]), np.log1p([-up, -stay])  # from label 0, from label 1
+    up = (1 - correlation) * rate
+    stay = correlation + (1 - correlation) * rate
+    to_1 = np.log([up, stay])
+    to_0 = np.log1p([-up, -stay])  # from label 0, from label 1
     a0, a, b0, b = (np.zeros(n) for _ in range(4))
     a0[0], a[0] = np.log1p(-rate), np.log(rate) + log_ratio[0]
     for k in range(1, n):
@@ -110,7 +118,8 @@ def instance_rate(instances: int, *, correlation: float, positive: float) -> flo
 
 def draw_chain(rng: np.random.Generator, n: int, *, rate: float, correlation: float) -> np.ndarray:
     """Draw the labels of a chain."""
-    y, drawn = np.zeros(n, dtype=np.int64), rng.random(n)
+    y = np.zeros(n, dtype=np.int64)
+    drawn = rng.random(n)
     for k in range(n):
         chance = rate if k == 0 else correlation * y[k - 1] + (1 - correlation) * rate
         y[k] = drawn[k] < chance

@@ -24,7 +24,8 @@ import h5py
 import numpy as np
 import tifffile
 
-SLIDES, SIDE = 12, 2048
+SLIDES = 12
+SIDE = 2048
 INSIDE = 5
 """One of this many kills waits for a write."""
 
@@ -131,14 +132,16 @@ def main() -> None:
     a = parser.parse_args()
     root = Path(tempfile.mkdtemp())
     slow_disk(root / "slow", a.disk)
-    slides, whole = root / "slides", root / "whole"
+    slides = root / "slides"
+    whole = root / "whole"
     make_slides(slides)
     rng = random.Random(a.seed)
     stages = {
         "patch": ["patch", str(slides), "--out", "{}", "--patch-size", "128", "--workers", "2"],
         "extract": ["extract", "{}", "--batch", "8", "--readers", "1", "--threads", "1"],
     }
-    lasted, before = {}, {}
+    lasted = {}
+    before = {}
     for name, command in stages.items():
         began = time.perf_counter()
         assert start([c.format(whole) for c in command]).wait() == 0
@@ -153,7 +156,8 @@ def main() -> None:
         if name == "extract":
             shutil.copytree(before["patch"], work)
         command = [c.format(work) for c in stages[name]]
-        moment, nth = rng.uniform(0, lasted[name]), rng.randint(1, 2 * SLIDES)
+        moment = rng.uniform(0, lasted[name])
+        nth = rng.randint(1, 2 * SLIDES)
         process = start(command)
         inside = k % INSIDE == INSIDE - 1
         began = time.perf_counter()

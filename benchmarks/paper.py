@@ -123,7 +123,8 @@ def _names(row: Row, model: str, kl: str) -> bool:
 def _result(printed: Row | None, ours: Row, data: str, metric: str) -> str:
     text = "-" if printed is None else f"{float(printed['mean']):.1f} ± {float(printed['sd']):.1f}"
     column = "rank" if data == "rank" else f"{data.lower()}_{COLUMNS[metric]}"
-    value, sd = ours.get(column), ours.get(f"{column}_sd")
+    value = ours.get(column)
+    sd = ours.get(f"{column}_sd")
     if not value:
         return text
     return f"{text} (ours {float(value):.1f}" + (f" ± {float(sd):.1f})" if sd else ")")

@@ -32,30 +32,67 @@ PROGRAM = "import sys; from probsa.cli import main; sys.exit(main())"
 
 def commands(root: Path) -> dict[str, tuple[list[str], bool]]:
     """Return each command, and whether it needs `--overwrite` to run again."""
-    data, run = root / "data", root / "run"
+    data = root / "data"
+    run = root / "run"
     return {
         "predict": (["predict", f"{run}", "--features", f"{data}/features", "--out", "{}"], True),
         "convert": (
-            ["convert", f"{data}/features", "--from", "probsa", "--slide-mpp",
-             "0.5", "--labels", f"{data}/labels.csv", "--out", "{}"],
+            [
+                "convert",
+                f"{data}/features",
+                "--from",
+                "probsa",
+                "--slide-mpp",
+                "0.5",
+                "--labels",
+                f"{data}/labels.csv",
+                "--out",
+                "{}",
+            ],
             True,
         ),
         "map": (["map", f"{run}/predictions", "--out", "{}"], False),
         "extract": (
-            ["extract", "{}", "--encoder", "handcrafted", "--batch", "8", "--readers", "1",
-             "--threads", "1"],
+            [
+                "extract",
+                "{}",
+                "--encoder",
+                "handcrafted",
+                "--batch",
+                "8",
+                "--readers",
+                "1",
+                "--threads",
+                "1",
+            ],
             False,
         ),
         "train": (training(root, "{}"), True),
-    }  # fmt: skip
+    }
 
 
 def training(root: Path, out: str) -> list[str]:
     return [
-        "train", "--features", f"{root}/data/features", "--labels", f"{root}/data/labels.csv",
-        "--out", out, "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0",
-        "--epochs", "8", "--device", "cpu", "--tensorboard", "false",
-    ]  # fmt: skip
+        "train",
+        "--features",
+        f"{root}/data/features",
+        "--labels",
+        f"{root}/data/labels.csv",
+        "--out",
+        out,
+        "--model",
+        "abmil-probsa-diag",
+        "--model.embed",
+        "8",
+        "--test-fold",
+        "0",
+        "--epochs",
+        "8",
+        "--device",
+        "cpu",
+        "--tensorboard",
+        "false",
+    ]
 
 
 def processes(folder: Path) -> list[str]:
@@ -104,7 +141,8 @@ def stop(root: Path, name: str, moment: float, whole: dict[str, object]) -> dict
             process.send_signal(signal.SIGTERM)
         status = process.wait()
         done = status == 0 and names(out) == set(whole)  # it ended before the signal came
-        left, errors = hidden(Path(place)), process.errors()
+        left = hidden(Path(place))
+        errors = process.errors()
         time.sleep(0.3)
         alive = processes(out)
         there = out.exists()
@@ -147,10 +185,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commands", nargs="+", default=list(commands(Path())))
     a = parser.parse_args()
-    rng, rows = random.Random(a.seed), []
+    rng = random.Random(a.seed)
+    rows = []
     os.environ["STOPS"] = "none"
     with tempfile.TemporaryDirectory() as folder, a.log.open("w", newline="") as log:
-        root, writer = Path(folder), None
+        root = Path(folder)
+        writer = None
         write_folder(root / "data", bags=60)
         assert start(training(root, str(root / "run")), root).wait() == 0
         if "extract" in a.commands:
@@ -176,8 +216,11 @@ def main() -> None:
                 writer.writerow(rows[-1])
                 log.flush()
             bad = [r["faults"] for r in own if r["faults"]]
-            print(f"{name}: {sum(r['running'] for r in own)} stopped of {len(own)} in "
-                  f"{lasted:.1f} s, {len(bad)} with faults: {bad}", flush=True)  # fmt: skip
+            print(
+                f"{name}: {sum(r['running'] for r in own)} stopped of {len(own)} in "
+                f"{lasted:.1f} s, {len(bad)} with faults: {bad}",
+                flush=True,
+            )
     sys.exit(any(r["faults"] for r in rows))
 
 

@@ -170,7 +170,8 @@ def first_batches(config: RunConfig, prepared: PreparedData) -> list[Bags]:
 
 def our_step(model: Model, config: RunConfig, batches: Sequence[Bags]) -> Step:
     """Return a training step of one of our models."""
-    settings, device = config.training, batches[0].x.device
+    settings = config.training
+    device = batches[0].x.device
     optimizer = make_optimizer(model, settings)
     model.start_epoch(0, settings.epochs)
 

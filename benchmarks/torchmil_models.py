@@ -88,7 +88,8 @@ def torchmil_batch(bags: Bags) -> dict[str, Any]:
     """Return bags as torchmil trains on them: padded, with masks and normalised adjacencies."""
     collate = import_module("torchmil.data").collate_fn
     assert bags.y is not None, "a training batch is labelled"
-    degree, items = bags.degrees, []
+    degree = bags.degrees
+    items = []
     for b, (start, stop) in enumerate(zip(bags.offsets[:-1], bags.offsets[1:], strict=True)):
         in_bag = (bags.edges[0] >= start) & (bags.edges[0] < stop)
         i, j = bags.edges[:, in_bag]

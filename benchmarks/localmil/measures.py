@@ -165,7 +165,8 @@ def bag_auroc(method: Measured) -> Difference:
     AUROC is 0.5.
     """
     assert method.p is not None
-    y, folds = np.array(method.table.labels), np.array(method.table.folds)
+    y = np.array(method.table.labels)
+    folds = np.array(method.table.folds)
     parts = [folds == fold for fold in sorted(set(folds.tolist()))]
     areas = [
         roc_auc_score(y[part], of_seed[part])

@@ -38,7 +38,8 @@ def main() -> None:
     folder = given.out / "colon_nuclei"
     (folder / "features").mkdir(parents=True)
     fold = pd.read_csv(given.labels).set_index("bag")["fold"]
-    encoder, rows = build("handcrafted"), ["bag,label,fold"]
+    encoder = build("handcrafted")
+    rows = ["bag,label,fold"]
     for image, nuclei in pd.read_csv(given.images / "nuclei.csv").groupby("image"):
         bag = f"img{image:03d}"
         with Image.open(given.images / "images" / f"{bag}.webp") as picture:

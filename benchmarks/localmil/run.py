@@ -93,7 +93,8 @@ def label_of(entry: str | dict[str, Any]) -> str:
 
 def run_keys(given: Sequence[str]) -> dict[str, str]:
     """Return keys of the grid from `--key value` flags."""
-    names, values = given[::2], given[1::2]
+    names = given[::2]
+    values = given[1::2]
     if len(names) != len(values) or not all(name.startswith("--") for name in names):
         raise SystemExit(f"expected --KEY VALUE, but got {' '.join(given)}")
     return {name[2:].replace("-", "_"): value for name, value in zip(names, values, strict=True)}

@@ -58,7 +58,8 @@ class CheckedSet:
 
     def keys(self) -> dict[str, str]:
         """Return the set's entry in the `data` of a grid."""
-        features, labels = self.folder / "features", self.folder / "labels.csv"
+        features = self.folder / "features"
+        labels = self.folder / "labels.csv"
         return {
             "features": str(features),
             "labels": str(labels),

@@ -20,9 +20,13 @@ from probsa.training import read_run, train
 X, Y = made_bags()
 SMALL = {"embed": 8, "attention_dim": 4, "predict_samples": 20}
 FAST = {
-    "epochs": 4, "batch_size": 4, "learning_rate": 0.02, "training": {"warmup_epochs": 0},
-    "threads": 1, "random_state": 0,
-}  # fmt: skip
+    "epochs": 4,
+    "batch_size": 4,
+    "learning_rate": 0.02,
+    "training": {"warmup_epochs": 0},
+    "threads": 1,
+    "random_state": 0,
+}
 ABMIL = {"model": "abmil", "model_arguments": {"embed": 8, "attention_dim": 4}, **FAST}
 
 
@@ -133,9 +137,14 @@ def test_without_validation_all_bags_train_and_equal_bags_are_told_apart():
 
 def test_options_are_those_of_run_files():
     chosen = classifier(
-        model=None, graph={"neighbours": 3}, kl_weight=0.5, select="last", balanced=True,
-        model_arguments={"ridge": 0.2}, training={"members": 1, "clip_norm": 1},
-    )._config()  # fmt: skip
+        model=None,
+        graph={"neighbours": 3},
+        kl_weight=0.5,
+        select="last",
+        balanced=True,
+        model_arguments={"ridge": 0.2},
+        training={"members": 1, "clip_norm": 1},
+    )._config()
     assert chosen.model == "evidence-field" and chosen.model_arguments["ridge"] == 0.2
     training = chosen.training
     assert (training.kl_weight, training.select, training.balanced) == (0.5, "last", True)

@@ -28,7 +28,8 @@ def test_it_transforms_all_instances_as_one_table(transformer):
 def test_it_keeps_coordinates_graphs_and_names():
     bags = [Bag.from_arrays(x, c, k, name=f"b{k}") for k, (x, c) in enumerate(PAIRS)]
     mine = PerInstance(StandardScaler()).fit(PAIRS)
-    of_pairs, of_bags = mine.transform(PAIRS), mine.transform(bags)
+    of_pairs = mine.transform(PAIRS)
+    of_bags = mine.transform(bags)
     for (x, coords), bag, (_, given), old in zip(of_pairs, of_bags, PAIRS, bags, strict=True):
         assert coords is given
         assert (bag.name, bag.y) == (old.name, old.y)

@@ -17,10 +17,15 @@ def classifier(**changes):
     return MILClassifier(
         **{
             "model_arguments": {"embed": 4, "attention_dim": 2, "predict_samples": 10},
-            "epochs": 2, "batch_size": 4, "threads": 1, "random_state": 0,
-            "graph": {"weight_scale": "degree"}, "standardize": True, **changes,
+            "epochs": 2,
+            "batch_size": 4,
+            "threads": 1,
+            "random_state": 0,
+            "graph": {"weight_scale": "degree"},
+            "standardize": True,
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

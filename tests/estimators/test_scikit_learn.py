@@ -19,10 +19,16 @@ X, _ = made_bags(18)
 AMOUNT = np.arange(18) % 3
 LABELS = np.arange(18) % 2
 FAST = {
-    "model": "abmil", "model_arguments": {"embed": 4, "attention_dim": 2}, "epochs": 1,
-    "batch_size": 16, "learning_rate": 0.02, "training": {"warmup_epochs": 0}, "threads": 1,
-    "select": "last", "random_state": 0,
-}  # fmt: skip
+    "model": "abmil",
+    "model_arguments": {"embed": 4, "attention_dim": 2},
+    "epochs": 1,
+    "batch_size": 16,
+    "learning_rate": 0.02,
+    "training": {"warmup_epochs": 0},
+    "threads": 1,
+    "select": "last",
+    "random_state": 0,
+}
 
 
 LIST = "bags come back in a list, as they may differ in size"
@@ -48,7 +54,8 @@ class OfRows:
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = True, False
+        tags.input_tags.two_d_array = True
+        tags.input_tags.three_d_array = False
         for of_kind in (tags.classifier_tags, tags.regressor_tags):
             if of_kind is not None:
                 of_kind.poor_score = True
@@ -132,8 +139,10 @@ def test_every_estimator_stands_in_the_tools_of_scikit_learn(estimator, y):
 
 def test_their_tags_are_true():
     for estimator, kind in (
-        (MILClassifier(), "classifier"), (MILRegressor(), "regressor"), (MILSurvival(), None)
-    ):  # fmt: skip
+        (MILClassifier(), "classifier"),
+        (MILRegressor(), "regressor"),
+        (MILSurvival(), None),
+    ):
         tags = get_tags(estimator)
         assert not tags.input_tags.two_d_array and tags.input_tags.three_d_array
         assert tags.target_tags.required and tags.estimator_type == kind

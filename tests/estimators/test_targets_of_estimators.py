@@ -20,14 +20,22 @@ FINDINGS = np.stack([AMOUNT > 0, AMOUNT > 1], 1).astype(float)
 for (x, _coords), amount in zip(X, AMOUNT, strict=True):
     x[:, 0] += 2 * amount  # in place: what every target follows
 FAST = {
-    "model": "abmil", "model_arguments": {"embed": 8, "attention_dim": 4}, "epochs": 12,
-    "batch_size": 6, "learning_rate": 0.03, "training": {"warmup_epochs": 0}, "threads": 1,
-    "random_state": 0, "select": "last",
-}  # fmt: skip
+    "model": "abmil",
+    "model_arguments": {"embed": 8, "attention_dim": 4},
+    "epochs": 12,
+    "batch_size": 6,
+    "learning_rate": 0.03,
+    "training": {"warmup_epochs": 0},
+    "threads": 1,
+    "random_state": 0,
+    "select": "last",
+}
 SAMPLED = {
-    **FAST, "model": "abmil-probsa-diag", "epochs": 3,
+    **FAST,
+    "model": "abmil-probsa-diag",
+    "epochs": 3,
     "model_arguments": {"embed": 8, "attention_dim": 4, "predict_samples": 20},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +96,11 @@ def test_regression_learns_in_the_tools_of_scikit_learn():
 
 def test_survival_is_a_risk_and_a_curve(fitted):
     s = fitted["survival"]
-    risk, curve = s.predict(X), s.predict_survival_function(X)
+    risk = s.predict(X)
+    curve = s.predict_survival_function(X)
     assert curve.shape == (18, len(s.times_)) and (np.diff(curve) <= 0).all()
-    time, event = TIMES[:, 0], TIMES[:, 1] > 0
+    time = TIMES[:, 0]
+    event = TIMES[:, 1] > 0
     assert s.score(X, TIMES) == concordance(time, event, risk=risk).value
     first, last = s.times_[0], s.times_[-1]
     between = s.predict_survival_function(X, [0, first, (first + last) / 2, last])

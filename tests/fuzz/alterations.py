@@ -24,10 +24,37 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 PLACES = st.integers(0, 999)
-ODD = st.sampled_from([
-    None, True, "", "x", "..", "/etc/passwd", "\0", "é" * 300, -1, 0, 1, 10**6, 10**30, 0.5, 1e308,
-    float("nan"), float("inf"), [], [[]], [None], {}, {"x": {"y": []}},
-]) | st.integers() | st.floats() | st.text(max_size=8)  # fmt: skip
+ODD = (
+    st.sampled_from(
+        [
+            None,
+            True,
+            "",
+            "x",
+            "..",
+            "/etc/passwd",
+            "\0",
+            "é" * 300,
+            -1,
+            0,
+            1,
+            10**6,
+            10**30,
+            0.5,
+            1e308,
+            float("nan"),
+            float("inf"),
+            [],
+            [[]],
+            [None],
+            {},
+            {"x": {"y": []}},
+        ]
+    )
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+)
 """Values that take the place of others in documents."""
 CELLS = st.sampled_from(["", "nan", "inf", "-1", "1e999", "0x1", "é" * 200, '"', "a,b", "\0"])
 
@@ -266,7 +293,8 @@ class Linked:
     def __call__(self, path: Path) -> None:
         with h5py.File(path, "r+") as f:
             name = sorted(f)[self.place * len(f) // 1000]
-            shape, dtype = f[name].shape, f[name].dtype
+            shape = f[name].shape
+            dtype = f[name].dtype
             del f[name]
             if self.how == "nowhere":
                 f[name] = h5py.SoftLink("/nowhere")
@@ -281,15 +309,51 @@ class Linked:
                 f.create_dataset(name, shape, dtype, external=[("/dev/zero", 0, size)])
 
 
-KEYS = st.sampled_from([
-    "patch_size", "patch_size_level0", "size_level0", "pitch", "overlap", "downsample", "kind",
-    "patch_level", "level_dim", "level0_width", "mpp", "mpp_level0", "encoder", "tile_size_um",
-    "level0_magnification", "unit", "feat_type", "score_kind", "probsa_kind", "probsa_encoder",
-])  # fmt: skip
-ATTRIBUTES = st.sampled_from([
-    0, -1, 10**15, np.nan, np.inf, 1e308, "", "x", "None", b"\xff", True, np.zeros(0), np.arange(5),
-    np.zeros((2, 2)), h5py.Empty("f4"), np.array(1 + 2j), np.uint64(2**63),
-])  # fmt: skip
+KEYS = st.sampled_from(
+    [
+        "patch_size",
+        "patch_size_level0",
+        "size_level0",
+        "pitch",
+        "overlap",
+        "downsample",
+        "kind",
+        "patch_level",
+        "level_dim",
+        "level0_width",
+        "mpp",
+        "mpp_level0",
+        "encoder",
+        "tile_size_um",
+        "level0_magnification",
+        "unit",
+        "feat_type",
+        "score_kind",
+        "probsa_kind",
+        "probsa_encoder",
+    ]
+)
+ATTRIBUTES = st.sampled_from(
+    [
+        0,
+        -1,
+        10**15,
+        np.nan,
+        np.inf,
+        1e308,
+        "",
+        "x",
+        "None",
+        b"\xff",
+        True,
+        np.zeros(0),
+        np.arange(5),
+        np.zeros((2, 2)),
+        h5py.Empty("f4"),
+        np.array(1 + 2j),
+        np.uint64(2**63),
+    ]
+)
 LINKS = st.sampled_from(["removed", "nowhere", "itself", "group", "file", "stored elsewhere"])
 HDF5 = (
     st.builds(Array, PLACES, HOW)
@@ -298,10 +362,21 @@ HDF5 = (
     | st.builds(Linked, PLACES, LINKS)
 )
 
-FIELDS = {"dim": (40, "<h"), "dim1": (42, "<h"), "dim3": (46, "<h"), "datatype": (70, "<h"),
-          "bitpix": (72, "<h"), "pixdim1": (80, "<f"), "pixdim3": (88, "<f"),
-          "vox_offset": (108, "<f"), "scl_slope": (112, "<f"), "qform_code": (252, "<h"),
-          "sform_code": (254, "<h"), "srow_x": (280, "<f"), "magic": (344, "<i")}  # fmt: skip
+FIELDS = {
+    "dim": (40, "<h"),
+    "dim1": (42, "<h"),
+    "dim3": (46, "<h"),
+    "datatype": (70, "<h"),
+    "bitpix": (72, "<h"),
+    "pixdim1": (80, "<f"),
+    "pixdim3": (88, "<f"),
+    "vox_offset": (108, "<f"),
+    "scl_slope": (112, "<f"),
+    "qform_code": (252, "<h"),
+    "sform_code": (254, "<h"),
+    "srow_x": (280, "<f"),
+    "magic": (344, "<i"),
+}
 """Fields of the header of NIfTI-1, with their offset and type."""
 
 

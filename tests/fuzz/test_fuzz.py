@@ -54,7 +54,8 @@ class Bench:
 
     def copied(self, base: Path) -> tuple[Path, Path]:
         """Return a copy of a folder, and a path to write to, where nothing is."""
-        case, out = self.folder / "case", self.folder / "out"
+        case = self.folder / "case"
+        out = self.folder / "out"
         for left in (case, out):
             shutil.rmtree(left, ignore_errors=True)
         return Path(shutil.copytree(base, case)), out

@@ -114,7 +114,8 @@ def test_calibrated_labels_exceed_the_chance_error_in_one_of_fifty_sets():
     bins = equal_mass_bins(p)
     patient = np.arange(120)
     _, by_chance = reliability(p, rng.random(120) < p, bins=bins, patient=patient, seed=0)
-    labels, given = rng.random((1000, 120)) < p, {"bins": bins, "draws": _draws(120)}
+    labels = rng.random((1000, 120)) < p
+    given = {"bins": bins, "draws": _draws(120)}
     errors = np.array([calibration_error(p, y, **given).value for y in labels])
     above = int((errors > by_chance.upper).sum())
     # 95 % of binomial counts; the limit itself has an error of its own, hence the doubled spread.
@@ -129,7 +130,8 @@ def test_calibrated_labels_exceed_the_chance_error_in_one_of_fifty_sets():
 def _by_hand(wrong, doubt, share):
     """Error rate of the kept items; the last one is kept in part."""
     order = np.argsort(doubt, kind="stable")
-    left, errors = share * len(wrong), 0.0
+    left = share * len(wrong)
+    errors = 0.0
     for i in order:
         part = min(1.0, max(left, 0.0))
         errors += part * wrong[i]
@@ -139,7 +141,8 @@ def _by_hand(wrong, doubt, share):
 
 def test_the_least_doubtful_items_are_kept():
     rng = np.random.default_rng(0)
-    wrong, doubt = rng.random(33) < 0.4, rng.random(33)
+    wrong = rng.random(33) < 0.4
+    doubt = rng.random(33)
     got = retention_curve(wrong, doubt, draws=_draws(33))
     expected = [_by_hand(wrong, doubt, share) for share in SHARES]
     np.testing.assert_allclose(got.error_rate, expected, atol=1e-13)
@@ -149,12 +152,14 @@ def test_the_least_doubtful_items_are_kept():
 
 def test_ties_are_the_mean_over_their_orders():
     rng = np.random.default_rng(1)
-    wrong, doubt = rng.random(40) < 0.3, np.round(rng.random(40), 1)
+    wrong = rng.random(40) < 0.3
+    doubt = np.round(rng.random(40), 1)
     orders = []
     for _ in range(300):
         shuffled = rng.permutation(40)
         orders.append([_by_hand(wrong[shuffled], doubt[shuffled], s) for s in SHARES])
-    mean, error = np.mean(orders, axis=0), np.std(orders, axis=0) / np.sqrt(300)
+    mean = np.mean(orders, axis=0)
+    error = np.std(orders, axis=0) / np.sqrt(300)
     got = retention_curve(wrong, doubt, draws=_draws(40)).error_rate
     assert (np.abs(got - mean) <= 4.5 * error + 1e-12).all()
     constant = retention_curve(wrong, np.zeros(40), draws=_draws(40)).error_rate
@@ -163,9 +168,11 @@ def test_ties_are_the_mean_over_their_orders():
 
 def test_retained_error_rates_are_those_of_resampled_groups():
     rng = np.random.default_rng(2)
-    wrong, doubt = rng.random(24) < 0.4, rng.random(24)
+    wrong = rng.random(24) < 0.4
+    doubt = rng.random(24)
     groups = [i // 3 for i in range(24)]
-    draws, rows = _draws(24, resamples=30, groups=groups), []
+    draws = _draws(24, resamples=30, groups=groups)
+    rows = []
     for counts in draws.counts:
         items = np.array([i for i in range(24) for _ in range(int(counts[groups[i]]))])
         rows.append([_by_hand(wrong[items], doubt[items], s) for s in SHARES])

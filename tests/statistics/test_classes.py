@@ -68,7 +68,8 @@ def _one(y, called, *, classes):
 
 
 def _reference(y, p):
-    classes, called = range(p.shape[1]), p.argmax(1)
+    classes = range(p.shape[1])
+    called = p.argmax(1)
     one_hot = np.eye(p.shape[1], dtype=int)[y]
     recall = recall_score(y, called, average=None)
     return {
@@ -98,7 +99,8 @@ def _ece(p, hit):
 @pytest.mark.parametrize("seed", range(8))
 def test_metrics_are_those_of_scikit_learn(seed):
     y, p = _data(14 + seed, 3 + seed % 3, seed=seed)
-    got, expected = values(multiclass(y, p)), _reference(y, p)
+    got = values(multiclass(y, p))
+    expected = _reference(y, p)
     for name, value in expected.items():
         assert got[name] == pytest.approx(value, abs=1e-12), name
 
@@ -125,7 +127,8 @@ def test_one_class_alone_and_no_bags_have_reasons():
 
 
 def test_kappa_counts_with_all_classes_and_is_undefined_for_a_single_one():
-    truth, call = np.array([0, 1, 3, 3, 5, 1]), np.array([0, 1, 3, 5, 5, 0])
+    truth = np.array([0, 1, 3, 3, 5, 1])
+    call = np.array([0, 1, 3, 5, 5, 0])
     assert _one(truth, call, classes=6)[2].value == pytest.approx(0.8872180, abs=6e-8)
     assert cohen_kappa_score(truth, call, weights="quadratic") == pytest.approx(0.8666667, abs=1e-7)
     same = np.full(5, 3)
@@ -151,7 +154,8 @@ def test_metrics_of_two_classes_are_those_of_scikit_learn(seed):
     rng = np.random.default_rng(seed)
     y = np.append([1, 0], (rng.random(28) < 0.4).astype(int))
     p = (rng.integers(0, 8, 30) + 2 * y) / 10
-    called, metrics = p >= 0.6, binary(y, p, threshold=0.6)
+    called = p >= 0.6
+    metrics = binary(y, p, threshold=0.6)
     expected = {
         "auroc": roc_auc_score(y, p),
         "average_precision": average_precision_score(y, p),
@@ -194,7 +198,8 @@ def _grades(n, *, seed, grades=6):
 def test_metrics_are_those_of_scikit_learn_and_scoringrules(seed):
     y, p = _grades(20, seed=seed)
     y = np.where(y == seed % 6, (seed + 1) % 6, y)  # one grade is absent from the truth
-    got, call = values(ordinal(y, p)), median_call(p)
+    got = values(ordinal(y, p))
+    call = median_call(p)
     assert call.tolist() == [int((np.cumsum(row) < 0.5 - 1e-9).sum()) for row in p]
     for weights in ("linear", "quadratic"):
         expected = cohen_kappa_score(y, call, weights=weights, labels=range(6))
@@ -219,7 +224,8 @@ def test_the_median_at_exactly_one_half_is_the_lower_grade():
 
 
 def test_undefined_metrics_of_grades_have_reasons():
-    y, p = np.full(4, 3), np.tile(np.eye(6)[3], (4, 1))
+    y = np.full(4, 3)
+    p = np.tile(np.eye(6)[3], (4, 1))
     metrics = ordinal(y, p)
     assert "kappa is 0/0" in (metrics.overall["quadratic_kappa"].reason or "")
     assert "at least grade 3" in (metrics.by_part["≥3"]["auroc"].reason or "")
@@ -251,7 +257,9 @@ def _findings(n, *, seed, missing=0.2):
 @pytest.mark.parametrize("seed", range(3))
 def test_metrics_of_findings_are_those_of_scikit_learn(seed):
     y, p = _findings(30, seed=seed)
-    got, seen, called = values(_metrics(y, p)), ~np.isnan(y), p >= 0.5
+    got = values(_metrics(y, p))
+    seen = ~np.isnan(y)
+    called = p >= 0.5
     columns = [(y[s, c], p[s, c], called[s, c]) for c, s in enumerate(seen.T)]
     aurocs = [roc_auc_score(a, b) for a, b, _ in columns]
     assert [got[f"{name}: auroc"] for name in NAMES] == pytest.approx(aurocs, abs=1e-12)

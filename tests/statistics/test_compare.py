@@ -175,7 +175,8 @@ def test_the_two_parts_of_a_difference_by_hand():
 
 def test_a_metric_that_is_undefined_in_most_resamples_has_no_p():
     """Two folds have one positive patient each, who is missing from a third of the resamples."""
-    y, folds = np.zeros(60, dtype=int), np.arange(60) // 20
+    y = np.zeros(60, dtype=int)
+    folds = np.arange(60) // 20
     y[[0, 20, 40, 41, 42]] = 1
     rng = np.random.default_rng(0)
     scores = {n: y * k + rng.normal(size=60) for n, k in (("a", 4.0), ("b", 0.0))}
@@ -218,7 +219,8 @@ def test_p_of_both_is_that_of_the_sum_of_two_students(count):
 
 
 def test_equal_methods_have_p_one():
-    y, s = np.array([0] * 8 + [1] * 6), np.arange(14) / 100
+    y = np.array([0] * 8 + [1] * 6)
+    s = np.arange(14) / 100
     got = difference(y, s, s, groups=None, metric="auroc", resamples=50)
     assert (got.difference, got.low, got.high, got.p, got.spread) == (0, 0, 0, 1, None)
     assert got.special.case == "equal scores"
@@ -306,7 +308,8 @@ def test_against_a_baseline_the_winner_rule_is_the_same():
     y, _, scores = cohort(np.random.default_rng(13), n=100, k=4)
     scores["m3"] = scores["m3"] + 2 * y
     kw = {"groups": None, "metric": "auroc", "resamples": 200}
-    best, base = compare(y, scores, **kw), compare(y, scores, baseline="m1", **kw)
+    best = compare(y, scores, **kw)
+    base = compare(y, scores, baseline="m1", **kw)
     assert (base.reference, base.best) == ("m1", "m3")
     assert set(base.differences) == {"m0", "m2", "m3"}
     assert (base.winner, base.reason) == (best.winner, best.reason)
@@ -325,7 +328,8 @@ def test_one_method_wins_nothing_and_one_replicate_is_noted():
 
 def wins(*, cohorts, seed, resamples=200, **kw):
     """The number of winners declared among equally good methods."""
-    rng, winners = np.random.default_rng(seed), 0
+    rng = np.random.default_rng(seed)
+    winners = 0
     metric = kw.pop("metric", "auroc")
     for i in range(cohorts):
         y, patient, scores = cohort(rng, **kw)

@@ -120,7 +120,8 @@ def test_coverage_over_a_thousand_resplits_lies_in_its_band(score, per_class):
     ]
     # A band of a discrete number holds at least 90 %; its end points have mass of their own.
     assert 0.88 <= np.mean(inside) <= 0.95
-    mean, error = np.mean([c[0] for c in covered]), np.std([c[0] for c in covered]) / 1000**0.5
+    mean = np.mean([c[0] for c in covered])
+    error = np.std([c[0] for c in covered]) / 1000**0.5
     assert 0.9 - 3 * error <= mean <= 0.9 + 1 / (min(c[1] for c in covered) + 1) + 3 * error
 
 
@@ -137,7 +138,8 @@ def test_with_too_few_groups_everything_is_in_the_set():
 
 
 def test_the_half_width_is_the_finite_sample_quantile():
-    y, one = np.arange(1.0, 20), np.ones(19)
+    y = np.arange(1.0, 20)
+    one = np.ones(19)
     for alpha, rank in ((0.1, 18), (0.2, 16), (0.05, 19)):  # ⌈20 (1 - α)⌉
         got = conformal_half_width(y, 0 * y, spread=one, groups=range(19), alpha=alpha)
         assert got == rank
@@ -145,7 +147,8 @@ def test_the_half_width_is_the_finite_sample_quantile():
 
 
 def test_a_group_counts_once_however_many_items_it_has():
-    y, groups = np.arange(1.0, 10), np.repeat(np.arange(9), [1, 1, 1, 1, 1, 1, 1, 50, 1])
+    y = np.arange(1.0, 10)
+    groups = np.repeat(np.arange(9), [1, 1, 1, 1, 1, 1, 1, 50, 1])
     for of in (np.arange(9), groups):
         options = {"spread": np.ones(len(of)), "groups": of.tolist(), "alpha": 0.2}
         assert conformal_half_width(y[of], np.zeros(len(of)), **options) == 8
@@ -201,7 +204,8 @@ def test_the_p_value_is_valid_at_the_boundary(one_each):
         wrong = accepted * (rng.random(60) < 0.2)
         if not one_each:
             scale = rng.choice([0.5, 1.0], size=60)
-            accepted, wrong = accepted * scale, wrong * scale
+            accepted = accepted * scale
+            wrong = wrong * scale
         p = error_p_value(wrong, accepted, max_error=0.2, one_each=one_each)
         below.append(p <= 0.1)
     assert np.mean(below) <= 0.1 + 3 * (0.09 / 4000) ** 0.5

@@ -125,10 +125,18 @@ def test_the_rarer_class_and_its_patients_are_stated():
 
 
 LIMITS = {
-    "kappa": (-1, 1), "linear_kappa": (-1, 1), "quadratic_kappa": (-1, 1),
-    "spearman": (-1, 1), "r_squared": (-np.inf, 1), "mae": (0, np.inf), "rmse": (0, np.inf),
-    "nll": (0, np.inf), "width": (0, np.inf), "rps": (0, 3), "brier": (0, 2),
-}  # fmt: skip
+    "kappa": (-1, 1),
+    "linear_kappa": (-1, 1),
+    "quadratic_kappa": (-1, 1),
+    "spearman": (-1, 1),
+    "r_squared": (-np.inf, 1),
+    "mae": (0, np.inf),
+    "rmse": (0, np.inf),
+    "nll": (0, np.inf),
+    "width": (0, np.inf),
+    "rps": (0, 3),
+    "brier": (0, 2),
+}
 """The limits of metrics that are not between 0 and 1."""
 
 
@@ -141,12 +149,19 @@ def _regression(rng, n, draws):
 
 
 def _survival(rng, n, draws):
-    time, event, risk = rng.exponential(size=n) + 0.1, rng.random(n) < 0.7, rng.normal(size=n)
+    time = rng.exponential(size=n) + 0.1
+    event = rng.random(n) < 0.7
+    risk = rng.normal(size=n)
     times = np.array([0.5, 1.0])
     return survival_metrics(
-        time, event, risk=risk, censoring=CensoringCurve.fit(time + 0.01, event), times=times,
-        survival=np.sort(rng.random((n, 2)))[:, ::-1], draws=draws(event),
-    )  # fmt: skip
+        time,
+        event,
+        risk=risk,
+        censoring=CensoringCurve.fit(time + 0.01, event),
+        times=times,
+        survival=np.sort(rng.random((n, 2)))[:, ::-1],
+        draws=draws(event),
+    )
 
 
 def _classes(metrics, classes, **options):
@@ -163,7 +178,8 @@ def _classes(metrics, classes, **options):
 
 def _findings(rng, n, draws):
     y = (rng.random((n, 2)) < 0.5).astype(float)
-    p, names = rng.random((n, 2)), ("a", "b")
+    p = rng.random((n, 2))
+    names = ("a", "b")
     return multilabel_metrics(y, p, names=names, thresholds=(0.5, 0.5), draws=draws(y[:, 0]))
 
 
@@ -212,7 +228,8 @@ def test_metrics_of_every_task_stay_within_their_limits(task):
 def test_a_rank_correlation_of_few_bags_stays_between_minus_1_and_1():
     """It was .50 [-3.32, 4.32] for three bags in version 0.2."""
     draws = Draws.patients(np.zeros(3), groups=None, resamples=500, seed=0)
-    y, predicted = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
+    y = np.array([1.0, 2.0, 3.0])
+    predicted = np.array([1.0, 3.0, 2.0])
     found = regression_metrics(y, predicted, scores={}, quantiles={}, draws=draws).overall
     assert found["spearman"].value == pytest.approx(0.5)
     assert found["spearman"].support.patients == 3

@@ -36,7 +36,8 @@ def test_little_memory_gives_the_same_resamples(monkeypatch):
 
 
 def test_a_resample_with_one_class_is_nan():
-    y, score = np.array([True, False]), np.array([0.2, 0.8])
+    y = np.array([True, False])
+    score = np.array([0.2, 0.8])
     counts = np.array([[2.0, 0], [0, 2], [1, 1]])
     ranks = Draws(counts=counts, member=np.array([0, 1])).ranks(y, score)
     assert np.isnan(ranks[:, :2]).all()

@@ -25,7 +25,8 @@ TRAIN = (
     np.array([2, 4, 4, 6, 7, 9, 9, 11, 13, 15.0]),
     np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 0], dtype=bool),
 )
-TIME, EVENT = np.array([3, 5, 6, 8, 10, 12.0]), np.array([1, 1, 0, 1, 1, 0], dtype=bool)
+TIME = np.array([3, 5, 6, 8, 10, 12.0])
+EVENT = np.array([1, 1, 0, 1, 1, 0], dtype=bool)
 RISK = np.array([1.1, -0.2, 0.4, 0.6, -0.7, -1])
 TIMES = np.array([4, 6, 8, 9.0])
 EARLIER = 1e-3
@@ -57,7 +58,9 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     train_time, train_event, _ = _cohort(40, seed=100 + seed)
     time, event, risk = _cohort(30, seed=seed)
     inside = time < train_time.max()
-    time, event, risk = time[inside], event[inside], risk[inside]
+    time = time[inside]
+    event = event[inside]
+    risk = risk[inside]
     # scikit-survival takes Ĝ(t) where an event at t needs Ĝ(t-). Both are the same once events come
     # a little before the censorings of the same day, which is how such ties are meant.
     train = util.Surv.from_arrays(train_event, train_time - EARLIER * train_event)
@@ -87,8 +90,10 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
 
 def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     censoring = CensoringCurve.fit(*TRAIN)
-    time, event = np.append(TIME, [15, 20.0]), np.append(EVENT, [True, True])
-    risk, times = np.append(RISK, [2.0, -2]), np.append(TIMES, [15, 18.0])
+    time = np.append(TIME, [15, 20.0])
+    event = np.append(EVENT, [True, True])
+    risk = np.append(RISK, [2.0, -2])
+    times = np.append(TIMES, [15, 18.0])
     metrics = judged(time, event, risk=risk, times=times)
     beyond_follow_up, not_judged = metrics.notes
     assert "1 of 8 bags" in beyond_follow_up and " 15," in beyond_follow_up
@@ -127,9 +132,11 @@ def test_rounded_and_continuous_times_have_unbiased_weights(step):
     for seed in range(6):
         death, censoring, risk = _rounded(800, step=step, seed=seed)
         train_death, train_censoring, _ = _rounded(800, step=step, seed=100 + seed)
-        time, event = np.minimum(death, censoring), death <= censoring
+        time = np.minimum(death, censoring)
+        event = death <= censoring
         train = np.minimum(train_death, train_censoring), train_death <= train_censoring
-        curve, survival = CensoringCurve.fit(*train), _curves(risk, at, rate=0.25)
+        curve = CensoringCurve.fit(*train)
+        survival = _curves(risk, at, rate=0.25)
         options = {"risk": risk, "times": at, "survival": survival}
         censored = values(judged(time, event, censoring=curve, **options))
         everyone = np.ones(800, dtype=bool)
@@ -138,15 +145,17 @@ def test_rounded_and_continuous_times_have_unbiased_weights(step):
         case = event & (time <= 3)
         weight = np.divide(1.0, curve.before(time), out=np.zeros(800), where=case)
         names = ("3: brier", "3: auroc", "1: brier", "mean_auroc")
-        biases.append([
-            weight.mean() - (death <= 3).mean(),
-            *(censored[name] - known[name] for name in names),
-            # c of pairs with an event by time 4, until when training follow-up is long
-            concordance(
-                np.minimum(time, 4.0), event & (time <= 4), risk=risk, censoring=curve
-            ).value
-            - concordance(np.minimum(death, 4.0), death <= 4, risk=risk).value,
-        ])  # fmt: skip
+        biases.append(
+            [
+                weight.mean() - (death <= 3).mean(),
+                *(censored[name] - known[name] for name in names),
+                # c of pairs with an event by time 4, until when training follow-up is long
+                concordance(
+                    np.minimum(time, 4.0), event & (time <= 4), risk=risk, censoring=curve
+                ).value
+                - concordance(np.minimum(death, 4.0), death <= 4, risk=risk).value,
+            ]
+        )
     assert np.isfinite(biases).all()
     assert np.abs(np.mean(biases, axis=0)).max() <= 0.02
 
@@ -162,7 +171,8 @@ def test_undefined_metrics_have_reasons():
     assert concordance(TIME, last, risk=RISK).value is None
     times = np.array([2.0, 12.5])
     ends = judged(times=times).by_part
-    early, late = ends["2"]["auroc"], ends["12.5"]["auroc"]
+    early = ends["2"]["auroc"]
+    late = ends["12.5"]["auroc"]
     assert early.value is None and "no event until time 2 " in early.reason
     assert late.value is None and "without an event until time 12.5 " in late.reason
     # A time before the first event has no weight in the mean.
@@ -181,7 +191,8 @@ def test_a_constant_risk_has_one_half_of_the_pairs():
 def test_resamples_are_those_of_repeated_rows():
     time, event, risk = _cohort(14, seed=8)
     time = np.minimum(time, 14)
-    times, groups = np.array([3, 6.0]), [i // 2 for i in range(14)]
+    times = np.array([3, 6.0])
+    groups = [i // 2 for i in range(14)]
     draws = repeated_draws(groups, resamples=15, seed=0)
 
     def metrics(rows, d):
@@ -223,7 +234,8 @@ def test_what_does_not_fit_is_refused(change, message):
 @pytest.mark.parametrize("seed", range(2))
 def test_curves_are_those_of_lifelines(seed):
     time, event, _ = _cohort(40, seed=seed)
-    at, last = np.linspace(0.5, 20, 40), KaplanMeierFitter().fit(time, event)
+    at = np.linspace(0.5, 20, 40)
+    last = KaplanMeierFitter().fit(time, event)
     got = kaplan_meier(time, event, at, draws=Draws.of_data(40))[0]
     np.testing.assert_allclose(got, last.predict(at), atol=1e-12)
     # Without ties between events and censorings, both orders of them are the same.
@@ -235,7 +247,8 @@ def test_curves_are_those_of_lifelines(seed):
 
 def test_an_event_comes_before_a_censoring_at_the_same_time():
     assert CensoringCurve.fit(*TRAIN).at(np.array([4.0]))[0] == 0.875  # not .8888889
-    nobody, draws = np.zeros(2, dtype=bool), Draws.of_data(2)
+    nobody = np.zeros(2, dtype=bool)
+    draws = Draws.of_data(2)
     got = kaplan_meier(np.array([1, 2.0]), nobody, TIMES, draws=draws)
     np.testing.assert_array_equal(got, [[1] * 4])
     with pytest.raises(InputError, match="a time is 0"):

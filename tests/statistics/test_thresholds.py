@@ -37,7 +37,8 @@ def test_rules_are_the_best_of_all_thresholds(seed):
 
 
 def test_a_sensitivity_that_is_exactly_reached_is_enough():
-    y, p = np.ones(20, dtype=bool), np.arange(20, 0, -1) / 20
+    y = np.ones(20, dtype=bool)
+    p = np.arange(20, 0, -1) / 20
     for share, expected in ((".95", 2 / 20), (".7", 7 / 20), ("1", 1 / 20)):  # .7 · 20 is above 14
         assert choose_threshold(y, p, rule=f"sensitivity={share}").value == expected
 
@@ -85,7 +86,8 @@ def test_a_threshold_separates_adjacent_floats():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), min_size=1, max_size=25))
 def test_no_other_threshold_has_a_better_f1(bags):
-    y, p = np.array([b for b, _ in bags]), np.array([s / 20 for _, s in bags])
+    y = np.array([b for b, _ in bags])
+    p = np.array([s / 20 for _, s in bags])
     if not y.any():
         return
     others = np.append(np.linspace(0, 1, 41), best(y, p))

@@ -52,8 +52,10 @@ class ArraySlide(Slide):
             if across and y < top + h and top < y + height * down:
                 raise RegionError(f"{self.path}: broken at ({x}, {y})")
         out = np.full((height, width, 3), 255, np.uint8)
-        level_x, level_y = round(x / down), round(y / down)
-        left, top = max(level_x, 0), max(level_y, 0)
+        level_x = round(x / down)
+        level_y = round(y / down)
+        left = max(level_x, 0)
+        top = max(level_y, 0)
         part = image[top : max(level_y + height, 0), left : max(level_x + width, 0)]
         out[top - level_y :, left - level_x :][: part.shape[0], : part.shape[1]] = part
         return out

@@ -5,7 +5,8 @@ import numpy as np
 
 def delong(y, scores):
     """Return the AUROC of each score and their covariance; ties count half."""
-    y, scores = np.asarray(y, dtype=bool), np.atleast_2d(scores)
+    y = np.asarray(y, dtype=bool)
+    scores = np.atleast_2d(scores)
     over = scores[:, y][:, :, None] - scores[:, ~y][:, None, :]
     wins = (over > 0) + 0.5 * (over == 0)
     positives, negatives = wins.mean(2), wins.mean(1)

@@ -15,7 +15,9 @@ from probsa.models.setmil import SETMIL
 
 def g(x: float) -> int:
     """Return the piecewise index of specification 4.4 (Python rounds half to even)."""
-    alpha, beta, gamma = 1.9, 3.8, 15.2
+    alpha = 1.9
+    beta = 3.8
+    gamma = 15.2
     if abs(x) <= alpha:
         return round(x)
     size = round(alpha + math.log(abs(x) / alpha) / math.log(gamma / alpha) * (beta - alpha))
@@ -86,7 +88,8 @@ class Dense:
     def __call__(self, x: Tensor, rows: Tensor, cols: Tensor, *, high: int, wide: int):
         """Return the logits, and the class token's weights of the cells in the last block."""
         h = self.linear(x, "embed.net.0")
-        grid, count = h.new_zeros(h.shape[1], high, wide), h.new_zeros(high, wide)
+        grid = h.new_zeros(h.shape[1], high, wide)
+        count = h.new_zeros(high, wide)
         for n in range(len(h)):
             grid = grid.index_put(
                 (torch.arange(h.shape[1]), rows[n], cols[n]), h[n], accumulate=True
@@ -121,7 +124,8 @@ class Dense:
         ids = bucket_matrix("euc", (at // wide).tolist(), (at % wide).tolist(), first=True)
         a = None
         for i in range(self.o["layers"]):
-            key, heads = f"blocks.{i}", self.o["heads"]
+            key = f"blocks.{i}"
+            heads = self.o["heads"]
             qkv = self.linear(self.norm(z, f"{key}.norm1"), f"{key}.qkv")
             q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv.chunk(3, 1))
             bias = self.s[f"{key}.relative.tables.q.0"][:, ids]
@@ -140,9 +144,12 @@ def at_cells(weight: Tensor, rows: Tensor, cols: Tensor, *, stride: int) -> Tens
     rows, cols = (v.to(weight.dtype) / stride for v in (rows, cols))
     position = torch.stack([cols / max(wide - 1, 1), rows / max(high - 1, 1)], 1)
     sampled = F.grid_sample(
-        weight[None, None], (2 * position - 1)[None, None],
-        mode="bilinear", padding_mode="border", align_corners=True,
-    )  # fmt: skip
+        weight[None, None],
+        (2 * position - 1)[None, None],
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=True,
+    )
     return sampled[0, 0, 0]
 
 

@@ -17,7 +17,8 @@ from probsa import Bag
 WIDTH = 6
 MPP = {20: 0.5054, 40: 0.2527}
 """µm per pixel of a scan, by magnification."""
-TILE_UM, TILE_PX = 256.0, 224
+TILE_UM = 256.0
+TILE_PX = 224
 """Side of STAMP's tiles."""
 
 

@@ -28,8 +28,10 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.fork_server"],
             env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         atexit.register(self.close)
 
     def ask(self, **request):
@@ -109,11 +111,17 @@ class NewProcess(Fork):
         with self.file("out").open("wb") as out, self.file("err").open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, *map(str, arguments)],
-                env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1",
-                     **(environment or {})},
-                stdout=out, stderr=err,
-            )  # fmt: skip
-        self.pid, self.returncode = self.process.pid, None
+                env={
+                    **os.environ,
+                    "PYTHONPATH": PATHS,
+                    "OMP_NUM_THREADS": "1",
+                    **(environment or {}),
+                },
+                stdout=out,
+                stderr=err,
+            )
+        self.pid = self.process.pid
+        self.returncode = None
 
     def poll(self) -> int | None:
         self.returncode = self.process.poll()

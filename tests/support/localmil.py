@@ -26,9 +26,16 @@ def write_experiment(out, *, better=0.0, seeds=2, labels=None):
                 for b in BAGS
             }
             write_folds(
-                out, Y, FOLDS, p, model=model, seed=seed, instances=labels, means=means,
+                out,
+                Y,
+                FOLDS,
+                p,
+                model=model,
+                seed=seed,
+                instances=labels,
+                means=means,
                 groups=GROUPS,
-            )  # fmt: skip
+            )
     return labels
 
 

@@ -8,7 +8,8 @@ WIDTH = 6
 def made_bags(count: int = 16, *, seed: int = 0, size: int | None = None, signal: float = 3.0):
     """Return pairs (features, coords) of slides, and labels 'benign' and 'tumour' in turn."""
     g = np.random.default_rng(seed)
-    bags, labels = [], []
+    bags = []
+    labels = []
     for k in range(count):
         n = size or int(g.integers(4, 10))
         x = g.normal(size=(n, WIDTH)).astype(np.float32)

@@ -33,7 +33,8 @@ def write_cohort(
     (folder / "features").mkdir(parents=True)
     lines = [f"bag,{HEADERS[task]},{column}"]
     for k in range(bags):
-        level, finding = k // 3 % 3, k // 9 % 2
+        level = k // 3 % 3
+        finding = k // 9 % 2
         x = g.normal(size=(int(g.integers(2, 5)), 4)).astype(np.float32)
         x[:, 0] += 2 * level
         x[:, 1] += 3 * finding

@@ -20,36 +20,48 @@ def uid(*parts: object) -> str:
 
 def _code(value: str, scheme: str, meaning: str) -> Dataset:
     item = Dataset()
-    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning
+    item.CodeValue = value
+    item.CodingSchemeDesignator = scheme
+    item.CodeMeaning = meaning
     return item
 
 
 def _study(name: str, *, sop_class: str, modality: str) -> Dataset:
     """Return the attributes of patient, study, series and equipment."""
     ds = Dataset()
-    ds.SOPClassUID, ds.SOPInstanceUID = sop_class, uid(name, "object")
-    ds.StudyInstanceUID, ds.SeriesInstanceUID = uid(name, "study"), uid(name, "series")
+    ds.SOPClassUID = sop_class
+    ds.SOPInstanceUID = uid(name, "object")
+    ds.StudyInstanceUID = uid(name, "study")
+    ds.SeriesInstanceUID = uid(name, "series")
     ds.FrameOfReferenceUID = uid(name, "frame")
     ds.PositionReferenceIndicator = "SLIDE_CORNER" if modality == "SM" else None
-    ds.PatientName, ds.PatientID = "Made^Source", name
-    ds.PatientBirthDate, ds.PatientSex = "19500101", "O"
-    ds.StudyDate, ds.StudyTime, ds.StudyID, ds.AccessionNumber = "20260101", "120000", "1", None
-    ds.ContentDate, ds.ContentTime = "20260101", "120000"
+    ds.PatientName = "Made^Source"
+    ds.PatientID = name
+    ds.PatientBirthDate = "19500101"
+    ds.PatientSex = "O"
+    ds.StudyDate = "20260101"
+    ds.StudyTime = "120000"
+    ds.StudyID = "1"
+    ds.AccessionNumber = None
+    ds.ContentDate = "20260101"
+    ds.ContentTime = "120000"
     ds.AcquisitionDateTime = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
     ds.ReferringPhysicianName = None
-    ds.Modality, ds.SeriesNumber, ds.InstanceNumber = modality, 1, 1
-    ds.Manufacturer, ds.ManufacturerModelName = "probsa tests", "made"
-    ds.DeviceSerialNumber, ds.SoftwareVersions = "1", "1"
+    ds.Modality = modality
+    ds.SeriesNumber = 1
+    ds.InstanceNumber = 1
+    ds.Manufacturer = "probsa tests"
+    ds.ManufacturerModelName = "made"
+    ds.DeviceSerialNumber = "1"
+    ds.SoftwareVersions = "1"
     return ds
 
 
 def _save(ds: Dataset, path: Path) -> Path:
     meta = FileMetaDataset()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
-        ds.SOPClassUID,
-        ds.SOPInstanceUID,
-    )
+    meta.MediaStorageSOPClassUID = ds.SOPClassUID
+    meta.MediaStorageSOPInstanceUID = ds.SOPInstanceUID
     ds.file_meta = meta
     path.parent.mkdir(parents=True, exist_ok=True)
     ds.save_as(path, enforce_file_format=True)
@@ -67,22 +79,32 @@ def write_dicom_slide(
 ) -> Path:
     """Write a VL Whole Slide Microscopy Image of one level, TILED_FULL and uncompressed."""
     height, width = image.shape[:2]
-    down, across = -(-height // tile), -(-width // tile)
+    down = -(-height // tile)
+    across = -(-width // tile)
     padded = np.full((down * tile, across * tile, 3), 255, np.uint8)
     padded[:height, :width] = image
     tiles = padded.reshape(down, tile, across, tile, 3).transpose(0, 2, 1, 3, 4)
     ds = _study(path.stem, sop_class=SLIDE_CLASS, modality="SM")
     ds.ImageType = ["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]
-    ds.VolumetricProperties, ds.SpecimenLabelInImage = "VOLUME", "NO"
-    ds.BurnedInAnnotation, ds.FocusMethod = "NO", "AUTO"
-    ds.ExtendedDepthOfField, ds.LossyImageCompression = "NO", "00"
-    ds.SamplesPerPixel, ds.PhotometricInterpretation, ds.PlanarConfiguration = 3, "RGB", 0
+    ds.VolumetricProperties = "VOLUME"
+    ds.SpecimenLabelInImage = "NO"
+    ds.BurnedInAnnotation = "NO"
+    ds.FocusMethod = "AUTO"
+    ds.ExtendedDepthOfField = "NO"
+    ds.LossyImageCompression = "00"
+    ds.SamplesPerPixel = 3
+    ds.PhotometricInterpretation = "RGB"
+    ds.PlanarConfiguration = 0
     ds.Rows = ds.Columns = tile
     ds.BitsAllocated = ds.BitsStored = 8
-    ds.HighBit, ds.PixelRepresentation, ds.NumberOfFrames = 7, 0, down * across
-    ds.TotalPixelMatrixColumns, ds.TotalPixelMatrixRows = width, height
+    ds.HighBit = 7
+    ds.PixelRepresentation = 0
+    ds.NumberOfFrames = down * across
+    ds.TotalPixelMatrixColumns = width
+    ds.TotalPixelMatrixRows = height
     ds.TotalPixelMatrixFocalPlanes = 1
-    ds.ImagedVolumeWidth, ds.ImagedVolumeHeight = width * mpp / 1e3, height * mpp / 1e3
+    ds.ImagedVolumeWidth = width * mpp / 1e3
+    ds.ImagedVolumeHeight = height * mpp / 1e3
     ds.ImagedVolumeDepth = 1.0
     ds.ImageOrientationSlide = list(orientation)
     place = Dataset()
@@ -92,10 +114,13 @@ def write_dicom_slide(
     organisation = Dataset()
     organisation.DimensionOrganizationUID = uid(path.stem, "dimensions")
     ds.DimensionOrganizationSequence = [organisation]
-    measures, frame_type = Dataset(), Dataset()
-    measures.PixelSpacing, measures.SliceThickness = [mpp / 1e3] * 2, 0.001
+    measures = Dataset()
+    frame_type = Dataset()
+    measures.PixelSpacing = [mpp / 1e3] * 2
+    measures.SliceThickness = 0.001
     frame_type.FrameType = ds.ImageType
-    path_item, shared = Dataset(), Dataset()
+    path_item = Dataset()
+    shared = Dataset()
     path_item.OpticalPathIdentifier = "1"
     shared.PixelMeasuresSequence = [measures]
     shared.WholeSlideMicroscopyImageFrameTypeSequence = [frame_type]
@@ -105,12 +130,15 @@ def write_dicom_slide(
     optical.OpticalPathIdentifier = "1"
     optical.IlluminationTypeCodeSequence = [_code("111744", "DCM", "Brightfield illumination")]
     optical.IlluminationColorCodeSequence = [_code("11744", "DCM", "Full Spectrum")]
-    ds.OpticalPathSequence, ds.NumberOfOpticalPaths = [optical], 1
+    ds.OpticalPathSequence = [optical]
+    ds.NumberOfOpticalPaths = 1
     ds.ContainerIdentifier = "1"
-    ds.IssuerOfTheContainerIdentifierSequence, ds.AcquisitionContextSequence = [], []
+    ds.IssuerOfTheContainerIdentifierSequence = []
+    ds.AcquisitionContextSequence = []
     ds.ContainerTypeCodeSequence = [_code("433466003", "SCT", "Microscope slide")]
     specimen = Dataset()
-    specimen.SpecimenIdentifier, specimen.SpecimenUID = "1", uid(path.stem, "specimen")
+    specimen.SpecimenIdentifier = "1"
+    specimen.SpecimenUID = uid(path.stem, "specimen")
     specimen.IssuerOfTheSpecimenIdentifierSequence = []
     specimen.SpecimenPreparationSequence = []
     ds.SpecimenDescriptionSequence = [specimen]
@@ -131,18 +159,27 @@ def write_ct_series(
     rng = np.random.default_rng(0)
     for k, z in enumerate(positions):
         ds = _study(folder.name, sop_class=CT_CLASS, modality="CT")
-        ds.SOPInstanceUID, ds.InstanceNumber = uid(folder.name, k), k + 1
+        ds.SOPInstanceUID = uid(folder.name, k)
+        ds.InstanceNumber = k + 1
         ds.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-        ds.AcquisitionNumber, ds.KVP, ds.Laterality = 1, 120, None
+        ds.AcquisitionNumber = 1
+        ds.KVP = 120
+        ds.Laterality = None
         ds.PatientPosition = "HFS"
         ds.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
         ds.ImagePositionPatient = [-5.0, round(-6.0 + tilt * float(z), 6), float(z)]
-        ds.PixelSpacing, ds.SliceThickness = list(spacing), 1.0
-        ds.SamplesPerPixel, ds.PhotometricInterpretation = 1, "MONOCHROME2"
-        ds.Rows, ds.Columns = rows, columns
+        ds.PixelSpacing = list(spacing)
+        ds.SliceThickness = 1.0
+        ds.SamplesPerPixel = 1
+        ds.PhotometricInterpretation = "MONOCHROME2"
+        ds.Rows = rows
+        ds.Columns = columns
         ds.BitsAllocated = ds.BitsStored = 16
-        ds.HighBit, ds.PixelRepresentation = 15, 1
-        ds.RescaleIntercept, ds.RescaleSlope, ds.RescaleType = 0, 1, "HU"
+        ds.HighBit = 15
+        ds.PixelRepresentation = 1
+        ds.RescaleIntercept = 0
+        ds.RescaleSlope = 1
+        ds.RescaleType = "HU"
         pixels = rng.integers(0, 80, size).astype(np.int16)
         pixels[0] = -1000
         ds.PixelData = pixels.tobytes()

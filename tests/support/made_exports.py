@@ -17,9 +17,13 @@ from probsa.maps import CohortSources
 
 MODEL = "evidence-field"
 ABOUT = Provenance(
-    bag="a", model="evidence-field", version="0.1.0", score_kind="evidence", digest="d" * 64,
+    bag="a",
+    model="evidence-field",
+    version="0.1.0",
+    score_kind="evidence",
+    digest="d" * 64,
     predicted=datetime(2026, 1, 1, tzinfo=UTC),
-)  # fmt: skip
+)
 QUANTITIES = ("mean", "std", "probability")
 
 

@@ -28,7 +28,10 @@ def write_cohort(
         about: further entries of predictions.json.
     """
     rng = np.random.default_rng(seed)
-    predictions, labels, part_of, group_of = [], {}, {}, {}
+    predictions = []
+    labels = {}
+    part_of = {}
+    group_of = {}
     for part, count in parts:
         for g in range(count):
             patient = rng.normal()

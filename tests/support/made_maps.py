@@ -24,7 +24,8 @@ class OneSource(CohortSources):
     """One slide or scan in memory, whatever the bag."""
 
     def __init__(self, source, patches=None):
-        self.source, self.cut = source, patches
+        self.source = source
+        self.cut = patches
 
     def open(self, p):
         return self.source
@@ -84,9 +85,11 @@ def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
 
 def of_classes(p: Prediction, *means: np.ndarray, probability) -> Prediction:
     """Return the prediction with a score and a variance for each class."""
-    mean, chance = np.stack(means, axis=1), np.asarray(probability, np.float32)
+    mean = np.stack(means, axis=1)
+    chance = np.asarray(probability, np.float32)
     task = "multiclass" if len(chance) > 2 else p.task
-    variance, std = mean**2, chance / 9
+    variance = mean**2
+    std = chance / 9
     return replace(
         p,
         attention_mean=mean,
@@ -101,9 +104,14 @@ def of_classes(p: Prediction, *means: np.ndarray, probability) -> Prediction:
 def write_folder(folder: Path, *bags: Prediction, classes=("0", "1"), labels=None, **metadata):
     """Write a predictions folder and return its path."""
     write_predictions(
-        folder, bags, labels=labels or {}, parts={}, classes=list(classes), threshold=0.5,
+        folder,
+        bags,
+        labels=labels or {},
+        parts={},
+        classes=list(classes),
+        threshold=0.5,
         metadata=metadata,
-    )  # fmt: skip
+    )
     return folder
 
 

@@ -69,7 +69,8 @@ def cohort(bags=12, *, seed=0, size=8, variance=None):
         variance: function of the generator and a mask of wrongly called patches; by default,
             variances are random.
     """
-    slides, positive = [], {}
+    slides = []
+    positive = {}
     for b in range(bags):
         rng = np.random.default_rng((seed, b))
         labels = np.zeros((size, size), dtype=int)

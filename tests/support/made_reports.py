@@ -63,9 +63,12 @@ def write_report_folder(folder, task, *, bags=48, seed=0, labels_of_instances=Tr
     Two of three bags share a patient, whose bags have the same target.
     """
     rng = np.random.default_rng(seed)
-    predictions, targets, parts = [], {}, {}
+    predictions = []
+    targets = {}
+    parts = {}
     for k in range(bags):
-        name, patient = f"bag{k:02}", f"p{k // 3}" if k % 3 < 2 else f"q{k}"
+        name = f"bag{k:02}"
+        patient = f"p{k // 3}" if k % 3 < 2 else f"q{k}"
         values, target = predicted_and_true(task, rng, first=k == 0)
         if k % 3 == 1:
             target = targets[f"bag{k - 1:02}"]

@@ -36,9 +36,14 @@ def make_config(
         has_samples = model.endswith(("-diag", "-field"))
         model_arguments = PROBSA if has_samples else ARGUMENTS if model == "abmil" else {}
     settings = {
-        "epochs": 3, "batch_size": 2, "device": "cpu", "threads": 1, "tensorboard": False,
-        "learning_rate": 1e-2, **training,
-    }  # fmt: skip
+        "epochs": 3,
+        "batch_size": 2,
+        "device": "cpu",
+        "threads": 1,
+        "tensorboard": False,
+        "learning_rate": 1e-2,
+        **training,
+    }
     return RunConfig(
         data=DataConfig(features=folder / "features", labels=folder / "labels.csv", test_fold=0),
         model=model,
@@ -66,9 +71,13 @@ def with_data(config: RunConfig, **changed: Any) -> RunConfig:
 
 def loop_of(config: RunConfig, out: Path, *, world: World | None = None) -> TrainingLoop:
     return TrainingLoop(
-        config, RunFolder(out), prepare(config), device=torch.device("cpu"),
-        world=world or World(), reporter=Reporter(),
-    )  # fmt: skip
+        config,
+        RunFolder(out),
+        prepare(config),
+        device=torch.device("cpu"),
+        world=world or World(),
+        reporter=Reporter(),
+    )
 
 
 class Stopped(Exception):

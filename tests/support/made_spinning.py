@@ -20,7 +20,8 @@ def make_spin(path: Path) -> None:
     while index:
         place += HEADER + -(-size // 8) * 8
         index, size = struct.unpack_from("<H6xQ", data, place)
-    head, length = data[place : place + 8], data[place + 8 : place + 16]
+    head = data[place : place + 8]
+    length = data[place + 8 : place + 16]
     assert struct.unpack("<Q", head) == (0,) and size > 0
     data[place : place + 8] = length
     data[place + 8 : place + 16] = head

@@ -26,10 +26,19 @@ COLUMNS = {
     "survival": ["months", "dead"],
 }
 KEYS = {
-    "model": "evidence-field", "embed": 4, "predict_samples": 8, "samples": 2, "epochs": 2,
-    "batch_size": 8, "learning_rate": 0.02, "warmup_epochs": 0, "threads": 1, "device": "cpu",
-    "tensorboard": False, "seed": 0,
-}  # fmt: skip
+    "model": "evidence-field",
+    "embed": 4,
+    "predict_samples": 8,
+    "samples": 2,
+    "epochs": 2,
+    "batch_size": 8,
+    "learning_rate": 0.02,
+    "warmup_epochs": 0,
+    "threads": 1,
+    "device": "cpu",
+    "tensorboard": False,
+    "seed": 0,
+}
 """The options of a tiny run."""
 
 
@@ -43,7 +52,8 @@ def write_targets(folder: Path, *, bags: int = 48, seed: int = 0) -> Path:
     (folder / "features").mkdir(parents=True)
     cells: list[dict[str, str]] = []
     for k in range(bags):
-        n, amount = int(g.integers(4, 10)), k % 3
+        n = int(g.integers(4, 10))
+        amount = k % 3
         x = g.normal(size=(n, WIDTH)).astype(np.float32)
         found = np.zeros(n, np.int8)
         found[: 1 + n // 3] = amount > 0
@@ -55,19 +65,21 @@ def write_targets(folder: Path, *, bags: int = 48, seed: int = 0) -> Path:
             f["coords"].attrs["kind"] = "slide"
             f["instance_labels"] = found
         time = (12 - 4 * amount) * g.uniform(0.6, 1.4)
-        cells.append({
-            "bag": f"s{k:02d}",
-            "group": f"p{k // 3}" if k % 3 < 2 else f"q{k}",
-            "split": ("train", "train", "val", "test")[k // 3 % 4],
-            "tumour": str(int(amount > 0)),
-            "kind": CLASSES[amount],
-            "grade": str(amount),
-            "oedema": str(int(amount > 0)),
-            "necrosis": "" if k % 7 == 0 else str(int(amount == 2)),
-            "thickness": f"{10 + 4 * amount + g.normal():.3f}",
-            "months": f"{time:.3f}",
-            "dead": str(int(k % 5 > 0)),
-        })  # fmt: skip
+        cells.append(
+            {
+                "bag": f"s{k:02d}",
+                "group": f"p{k // 3}" if k % 3 < 2 else f"q{k}",
+                "split": ("train", "train", "val", "test")[k // 3 % 4],
+                "tumour": str(int(amount > 0)),
+                "kind": CLASSES[amount],
+                "grade": str(amount),
+                "oedema": str(int(amount > 0)),
+                "necrosis": "" if k % 7 == 0 else str(int(amount == 2)),
+                "thickness": f"{10 + 4 * amount + g.normal():.3f}",
+                "months": f"{time:.3f}",
+                "dead": str(int(k % 5 > 0)),
+            }
+        )
     for task, columns in COLUMNS.items():
         header = ["bag", "group", "split", *columns]
         lines = [",".join(header), *(",".join(row[c] for c in header) for row in cells)]

@@ -75,9 +75,14 @@ def bags(**more):
         replace(p, name="sure", **sure),
         prediction(None, row / 3 - 1.0, row / 9 + 0.1, name="loose", stride=None),
         prediction(
-            row[:, None] * 5.0, row / 5, row * 0.0, name="dirac", kind="ct", stride=None,
+            row[:, None] * 5.0,
+            row / 5,
+            row * 0.0,
+            name="dirac",
+            kind="ct",
+            stride=None,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def write_bags(folder: Path, made=None) -> Path:

@@ -20,9 +20,16 @@ def some_bags(*, features: int = 6, dtype: torch.dtype = F64) -> Bags:
         x = torch.randn(n, features, generator=g, dtype=F64).to(dtype)
         weights = (0.5 + torch.rand(edges.shape[1], generator=g, dtype=F64)).to(dtype)
         bags.append(
-            Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=1 - k, coords=coords,
-                stride=10.0)
-        )  # fmt: skip
+            Bag(
+                name=f"bag{k}",
+                x=x,
+                edges=edges,
+                weights=weights,
+                y=1 - k,
+                coords=coords,
+                stride=10.0,
+            )
+        )
     return pack(bags)
 
 

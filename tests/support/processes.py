@@ -19,7 +19,8 @@ def free_port() -> int:
 
 def run_script(script: Path, *arguments: object, processes: int) -> None:
     """Run a script in one process, or in several with gloo; fail with its messages."""
-    port, program = str(free_port()), script.read_text()
+    port = str(free_port())
+    program = script.read_text()
     begun = []
     for rank in map(str, range(processes)):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(processes)}

@@ -91,8 +91,12 @@ def slurm_cluster() -> Iterator[Path]:
         def idle() -> bool:
             asked = subprocess.run(
                 ["sinfo", "--noheader", "--Node", "--format=%T"],
-                env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
-            )  # fmt: skip
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
             return asked.stdout.split() == ["idle", "idle"]
 
         _wait(idle, said)

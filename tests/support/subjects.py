@@ -61,7 +61,8 @@ def same(one: Any, other: Any) -> bool:
 
 def command(*arguments: object) -> Outcome:
     """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main([str(a) for a in arguments])
     return Outcome(status=status, text=out.getvalue() + err.getvalue())
@@ -96,8 +97,7 @@ def arrays_of(folder: Path) -> dict[str, Any]:
 
 
 def _convert(tool: str, folder: Path, out: Path) -> Outcome:
-    said = command("convert", folder, "--from", tool, "--slide-mpp", "0.5054",
-                   "--out", out)  # fmt: skip
+    said = command("convert", folder, "--from", tool, "--slide-mpp", "0.5054", "--out", out)
     return Outcome(status=said.status, text=said.text, results=arrays_of(out))
 
 
@@ -144,8 +144,9 @@ def trained(folder: Path) -> None:
 
 
 def _predict(folder: Path, out: Path) -> Outcome:
-    said = command("predict", folder / "run", "--features", folder / "few", "--device", "cpu",
-                   "--out", out)  # fmt: skip
+    said = command(
+        "predict", folder / "run", "--features", folder / "few", "--device", "cpu", "--out", out
+    )
     return Outcome(status=said.status, text=said.text, results=predictions_in(out))
 
 
@@ -162,8 +163,15 @@ def predictions_in(out: Path) -> dict[str, Any]:
 
 
 def _evaluate(folder: Path, _: Path) -> Outcome:
-    said = command("evaluate", folder / "predictions", "--labels", folder / "labels.csv",
-                   "--bootstrap", 20, "--json")  # fmt: skip
+    said = command(
+        "evaluate",
+        folder / "predictions",
+        "--labels",
+        folder / "labels.csv",
+        "--bootstrap",
+        20,
+        "--json",
+    )
     report = printed(said) if said.status == 0 else {}
     results = {"report": {k: v for k, v in report.items() if k != "metadata"}}
     return Outcome(status=said.status, text=said.text, results=results)
@@ -259,19 +267,40 @@ SUBJECTS = (
     _bags("slideflow", "*.pt", "*.npz", "*.json"),
     _bags("torchmil", "**/*.npy", "*.csv"),
     Subject("labels and splits", _tables, _read_tables, ("*.csv",)),
-    Subject("run", trained, _predict, (
-        "run/*.json", "run/run.yaml", "run/**/*.safetensors", "run/*.npz",
-    )),
-    Subject("predictions", trained, _evaluate, (
-        "predictions/*.csv", "predictions/*.json", "predictions/instances/*.h5",
-        "predictions/null_maps/*.h5",
-    )),
-    Subject("maps", trained, _map, (
-        "predictions/predictions.csv", "predictions/predictions.json",
-        "predictions/instances/001.h5",
-    )),
+    Subject(
+        "run",
+        trained,
+        _predict,
+        (
+            "run/*.json",
+            "run/run.yaml",
+            "run/**/*.safetensors",
+            "run/*.npz",
+        ),
+    ),
+    Subject(
+        "predictions",
+        trained,
+        _evaluate,
+        (
+            "predictions/*.csv",
+            "predictions/*.json",
+            "predictions/instances/*.h5",
+            "predictions/null_maps/*.h5",
+        ),
+    ),
+    Subject(
+        "maps",
+        trained,
+        _map,
+        (
+            "predictions/predictions.csv",
+            "predictions/predictions.json",
+            "predictions/instances/001.h5",
+        ),
+    ),
     Subject("scans", _scans, lambda folder, _: _info(folder), ("*.nii*",)),
     Subject("slides", _slides, _slide_info, ("[abc].*", "mpp.csv")),
     Subject("work folder", _work, _resume, ("**/*.h5", "**/*.json")),
-)  # fmt: skip
+)
 """Every kind of input."""

@@ -56,7 +56,8 @@ def damage(path: Path, *, tile: int, page: int = 0, kind: str = "hole") -> Path:
     """Overwrite bytes inside a tile without changing the length of the file."""
     with tifffile.TiffFile(path) as f:
         tiff_page = f.pages[page]
-        offset, length = tiff_page.dataoffsets[tile], tiff_page.databytecounts[tile]
+        offset = tiff_page.dataoffsets[tile]
+        length = tiff_page.databytecounts[tile]
     data = bytearray(path.read_bytes())
     a, b = offset + length // 2, offset + 3 * length // 4
     if kind == "hole":

@@ -13,7 +13,8 @@ from probsa.core import Outputs
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, Stated, TargetData, of_chance, task_of_classes
 
-N, GRADES = 40, ("low", "mid", "high")
+N = 40
+GRADES = ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")
 QUANTILES = ("mean", "sd", "q05", "q25", "q50", "q75", "q95")
 
@@ -76,9 +77,11 @@ def name(request) -> str:
 
 
 def test_metrics_rivals_and_counts(name):
-    d, task = data(name), TASKS[name]
+    d = data(name)
+    task = TASKS[name]
     draws = Draws.patients(task.labels.strata(d.y), groups=None, resamples=20, seed=0)
-    found, rivals = task.metrics(d, draws), task.rivals(d, draws)
+    found = task.metrics(d, draws)
+    rivals = task.rivals(d, draws)
     assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
     assert "mean of the features" in rivals
     missing = {m.name for m in task.measures} - {*found.overall}
@@ -89,8 +92,10 @@ def test_metrics_rivals_and_counts(name):
 
 
 def test_a_bag_in_words(name):
-    d, task = data(name), TASKS[name]
-    p, of_bag = first(d), d.y[0].tolist()
+    d = data(name)
+    task = TASKS[name]
+    p = first(d)
+    of_bag = d.y[0].tolist()
     said = task.verdict(p, Stated(threshold=0.4, classes=d.names, target=("age",)))
     assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
     assert task.labels.truth_text(of_bag, d.names)
@@ -102,7 +107,9 @@ def test_a_bag_in_words(name):
 
 
 def test_columns_of_tables_and_of_maps(name):
-    d, task, p = data(name), TASKS[name], first(data(name))
+    d = data(name)
+    task = TASKS[name]
+    p = first(data(name))
     assert len(task.labels.label_columns(d.names)) == d.y.shape[1]
     assert task.predicts(d.names, d.outputs, ("age",))
     for columns in (1, 2, 3, 5):
@@ -112,7 +119,8 @@ def test_columns_of_tables_and_of_maps(name):
 
 
 def test_strata_of_splits(name):
-    d, task = data(name), TASKS[name]
+    d = data(name)
+    task = TASKS[name]
     strata = task.labels.bag_strata([*map(tuple, d.y.tolist()), None])
     assert strata[-1] is None
     assert len(task.labels.balanced_strata(strata[:-1], 3)) == N
@@ -137,7 +145,8 @@ def test_strata_of_splits(name):
     ],
 )
 def test_metrics_are_of_the_columns_of_the_task(name, metric, expected):
-    d, draws = data(name), Draws.of_data(N)
+    d = data(name)
+    draws = Draws.of_data(N)
     found = TASKS[name].metrics(d, draws).overall[metric].value
     assert found == pytest.approx(expected(d.y, d.predicted))
     if name == "binary":  # two columns are the same as that of p(Y = 1) alone
@@ -241,7 +250,8 @@ OTHER_MEANINGS = {
 
 
 def test_no_other_room_compares_with_the_name_of_a_task():
-    source, found = Path(probsa.__file__).parent, []
+    source = Path(probsa.__file__).parent
+    found = []
     for path in source.rglob("*.py"):
         name = path.relative_to(source).as_posix()
         if not name.startswith("tasks/") and name not in OTHER_MEANINGS:
@@ -278,7 +288,8 @@ def test_maps_of_grades_explain_the_mean_grade():
 
 
 def test_a_rival_of_grades_has_the_shares_of_training():
-    d, y = data("ordinal"), data("ordinal").y[:, 0].astype(int)
+    d = data("ordinal")
+    y = data("ordinal").y[:, 0].astype(int)
     shares = np.bincount(d.training[:, 0].astype(int), minlength=3) / len(d.training)
     rival = TASKS["ordinal"].rivals(d, Draws.of_data(N))["shares of the training bags"]
     assert rival.overall["nll"].value == pytest.approx(-np.log(shares[y]).mean())
@@ -300,10 +311,16 @@ def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
 @pytest.mark.parametrize(
     ("p", "others", "text"),
     [
-        (0.25, (), "0.25"), (0.9954, (), "0.9954"), (0.013, (), "0.013"), (0.0, (), "0"),
-        (1.0, (), "1"), (0.00001, (), "<0.0001"), (0.99999, (), ">0.9999"),
-        (0.782, (0.784,), "0.782"), (0.5, (0.5,), "0.50"),
+        (0.25, (), "0.25"),
+        (0.9954, (), "0.9954"),
+        (0.013, (), "0.013"),
+        (0.0, (), "0"),
+        (1.0, (), "1"),
+        (0.00001, (), "<0.0001"),
+        (0.99999, (), ">0.9999"),
+        (0.782, (0.784,), "0.782"),
+        (0.5, (0.5,), "0.50"),
     ],
-)  # fmt: skip
+)
 def test_probabilities_in_texts(p, others, text):
     assert of_chance(p, *others) == text

@@ -24,20 +24,61 @@ class Direction(Enum):
 TRUE = ("1", "true", "t", "yes", "y")
 FALSE = ("0", "false", "f", "no", "n")
 EVENT_WORDS = (
-    "event", "event seen", "event observed", "observed", "uncensored", "not censored",
-    "non censored", "dead", "deceased", "died", "death", "expired", "dead of disease",
-    "dead with tumor", "dead with tumour", "recurred", "recurrence", "relapsed", "relapse",
-    "progressed", "progression", "recurred progressed", "recurrence progression",
-)  # fmt: skip
+    "event",
+    "event seen",
+    "event observed",
+    "observed",
+    "uncensored",
+    "not censored",
+    "non censored",
+    "dead",
+    "deceased",
+    "died",
+    "death",
+    "expired",
+    "dead of disease",
+    "dead with tumor",
+    "dead with tumour",
+    "recurred",
+    "recurrence",
+    "relapsed",
+    "relapse",
+    "progressed",
+    "progression",
+    "recurred progressed",
+    "recurrence progression",
+)
 """Words of an event that was seen, in small letters with single spaces."""
 CENSORED_WORDS = (
-    "censored", "right censored", "censoring", "unobserved", "not observed", "no event",
-    "event free", "alive", "living", "not dead", "not deceased", "survived", "lost to follow up",
-    "lost to followup", "diseasefree", "disease free", "progressionfree", "progression free",
-    "recurrencefree", "recurrence free", "relapse free", "no progression", "no recurrence",
-    "no relapse", "not progressed", "not recurred", "alive or dead tumor free",
+    "censored",
+    "right censored",
+    "censoring",
+    "unobserved",
+    "not observed",
+    "no event",
+    "event free",
+    "alive",
+    "living",
+    "not dead",
+    "not deceased",
+    "survived",
+    "lost to follow up",
+    "lost to followup",
+    "diseasefree",
+    "disease free",
+    "progressionfree",
+    "progression free",
+    "recurrencefree",
+    "recurrence free",
+    "relapse free",
+    "no progression",
+    "no recurrence",
+    "no relapse",
+    "not progressed",
+    "not recurred",
+    "alive or dead tumor free",
     "alive or dead tumour free",
-)  # fmt: skip
+)
 """Words of a time that is censored."""
 CODED = re.compile(r"([01])(?:\.0+)?\s*[:=|(-]\s*([^()]*[^()\s])\s*\)?")
 """A code with its word, as in cBioPortal's `1:DECEASED`."""
@@ -55,9 +96,24 @@ ALIVE_NAMES = ("alive", "living", "survived", "survivor", "surviving")
 UNCLEAR_NAMES = ("survival", "free")
 """Parts of names of outcomes: with `survival`, tables of some cohorts mean 1 for alive."""
 TIME_NAMES = (
-    "time", "times", "day", "days", "week", "weeks", "month", "months", "year", "years",
-    "duration", "futime", "followup", "survival", "tte", "dtime", "stime",
-)  # fmt: skip
+    "time",
+    "times",
+    "day",
+    "days",
+    "week",
+    "weeks",
+    "month",
+    "months",
+    "year",
+    "years",
+    "duration",
+    "futime",
+    "followup",
+    "survival",
+    "tte",
+    "dtime",
+    "stime",
+)
 UNITS = ("day", "days", "week", "weeks", "month", "months", "year", "years", "time", "times")
 
 

@@ -210,12 +210,15 @@ SETMIL_STEMS = {
     r"blocks\.1": "blocks.1",
 }
 SETMIL: Rules = [
-    *((rf"{theirs}\.{leaf}", f"{ours}.{name}") for theirs, ours in SETMIL_STEMS.items()
-      for leaf, name in SETMIL_LEAVES.items()),
+    *(
+        (rf"{theirs}\.{leaf}", f"{ours}.{name}")
+        for theirs, ours in SETMIL_STEMS.items()
+        for leaf, name in SETMIL_LEAVES.items()
+    ),
     (r"cls_token$", "class_token"),
     (r"head\.", "classifier."),
     (r"pos_embed$", None),  # ours is computed
-]  # fmt: skip
+]
 
 
 @original("setmil", names=SETMIL)

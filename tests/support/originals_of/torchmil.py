@@ -37,7 +37,8 @@ def attention(of: Original, pool: str = "pool") -> dict[str, Any]:
 
 def encoder(of: Original, *, heads: int = 8) -> dict[str, Any]:
     """Return our transformer's arguments; shapes do not determine `heads` and `add_self`."""
-    start, given = "transformer_encoder.layers", of.arguments
+    start = "transformer_encoder.layers"
+    given = of.arguments
     qkv = of.state[f"{start}.0.att_module.qkv_nn.weight"]
     mlp = given.get("transf_use_mlp", f"{start}.0.mlp_module.0.weight" in of.state)
     if not mlp:
@@ -74,7 +75,9 @@ def nystrom(of: Original, dim: int) -> dict[str, Any]:
 def _abmil(of: Original) -> dict[str, Any]:
     """Read torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
     transformer = of.reference == "torchmil_transformerabmil"
-    given, values, pool = of.arguments, attention(of), "pool_" if transformer else ""
+    given = of.arguments
+    values = attention(of)
+    pool = "pool_" if transformer else ""
     gated = given.get(f"{pool}gated", values["trunk"] == "gated")
     return {
         **values,
@@ -92,7 +95,8 @@ def _abmil(of: Original) -> dict[str, Any]:
 )
 def _probsa(of: Original) -> dict[str, Any]:
     """Read torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
-    given, transformer = of.arguments, "transformer" in of.reference
+    given = of.arguments
+    transformer = "transformer" in of.reference
     hidden, width = of.state["pool.in_mlp.0.weight"].shape
     diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in of.state)
     posterior = "diag" if given.get("covar_mode", "diag" if diag else "zero") == "diag" else "dirac"
@@ -171,7 +175,8 @@ def _camil(of: Original) -> dict[str, Any]:
 )
 def _gtp(of: Original) -> dict[str, Any]:
     """Return the arguments of a GTP with ReLU instead of both normalisations, weighted edges."""
-    width, gcn = of.state["cls_token"].shape[-1], of.state["gcn_conv.fc.weight"]
+    width = of.state["cls_token"].shape[-1]
+    gcn = of.state["gcn_conv.fc.weight"]
     of.state["gcn_conv.fc.weight"] = gcn.T
     return {
         "preset": "original",
@@ -199,7 +204,8 @@ def _gtp(of: Original) -> dict[str, Any]:
 def _patchgcn(of: Original) -> dict[str, Any]:
     """Return the arguments: GCN layers without residuals, plain attention, no rho."""
     width, features = of.state["gcn_layers.0.conv.fc.weight"].shape
-    rate, depth = of.arguments.get("dropout", 0.0), of.count(r"mlp\.(\d+)\.0\.weight")
+    rate = of.arguments.get("dropout", 0.0)
+    depth = of.count(r"mlp\.(\d+)\.0\.weight")
     for key in [k for k in of.state if k.startswith("mlp.")]:
         _, layer, _, name = key.split(".")
         # our layers stand one after the other: linear, ReLU and, with a rate, dropout
@@ -277,7 +283,8 @@ def _dsmil(of: Original) -> dict[str, Any]:
 
     Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
     """
-    given, head = of.arguments, of.state["bag_classifier.weight"]
+    given = of.arguments
+    head = of.state["bag_classifier.weight"]
     of.state["bag_classifier.weight"] = head[None]
     linear = "q_nn.weight" in of.state
     first = of.state[f"q_nn.{'' if linear else '0.'}weight"]
@@ -310,10 +317,12 @@ POOL = {**SM, "sm_where": "early", "spectral_norm": False}
 )
 def _smabmil(of: Original) -> dict[str, Any]:
     """Return the arguments of SmABMIL or SmTransformerABMIL, with 1 − α if approximate."""
-    given, transformer = of.arguments, of.reference == "torchmil_smtransformerabmil"
+    given = of.arguments
+    transformer = of.reference == "torchmil_smtransformerabmil"
     pool, act = ("pool_", "pool_act") if transformer else ("", "att_act")
     options = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
-    exact, alpha = options["sm_mode"] == "exact", options["sm_alpha"]
+    exact = options["sm_mode"] == "exact"
+    alpha = options["sm_alpha"]
     for key in [k for k in of.state if k.endswith(".coef")]:
         coef = of.state[key]
         # log α/(1 − α): their coefficient is the quotient, or its inverse if approximate
