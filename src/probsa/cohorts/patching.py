@@ -21,7 +21,7 @@ from ..patches import (
     thumbnail,
     write_geojson,
 )
-from ..slides import WINDOWS, Slide, Windows, open_slide, slice_image
+from ..slides import Slide, displayed_slice, open_slide
 from .comparable import compared_patches
 from .coordinates import Coordinates, read_coordinates, write_coordinates
 from .geometry import SlideGeometry
@@ -172,8 +172,7 @@ class Patching(CohortStage):
         assert not isinstance(scan, Slide), "a series is a scan"
         last = len(scan.positions) - 1
         shown = np.unique(np.linspace(0, last, SLICES_SHOWN).round().astype(int))
-        brain = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
-        sheet = contact_sheet([slice_image(scan, int(i), brain) for i in shown])
+        sheet = contact_sheet([displayed_slice(scan, int(i)) for i in shown])
         write_image(self.work.thumbnail(record.name), sheet)
         record = replace(
             record,

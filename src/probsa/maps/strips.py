@@ -21,7 +21,7 @@ from PIL import Image
 from ..core import counted
 from ..errors import InputError
 from ..evaluation import Prediction
-from ..slides import WINDOWS, Scan, Windows, slice_image
+from ..slides import Scan, displayed_slice
 from .draw import heading
 from .picture import BAR, NORMAL, SMALL, draw_bar, finish, new_figure
 from .quantities import (
@@ -45,7 +45,6 @@ MOST = 60
 """Largest number of slices that are all shown."""
 SELECTED = 24
 """Number of slices shown of a longer scan."""
-BRAIN = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
 DPI = 150
 TILE = 180
 """Width of a slice in pixels."""
@@ -111,8 +110,8 @@ def selected(mean: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " shown"
 
 
 def grey_slice(scan: Scan, index: int, size: tuple[int, int]) -> UInt8[np.ndarray, "height width"]:
-    """Return a slice in the brain window, with this (width, height) in pixels."""
-    pixels = Image.fromarray(slice_image(scan, index, BRAIN)[..., 0])
+    """Return a slice in grey, with this (width, height) in pixels."""
+    pixels = Image.fromarray(displayed_slice(scan, index)[..., 0])
     finer = size[0] >= scan.volume.shape[2]
     method = Image.Resampling.NEAREST if finer else Image.Resampling.BOX
     return np.asarray(pixels.resize(size, method))

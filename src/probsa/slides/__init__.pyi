@@ -26,5 +26,7 @@ from .series import stack as stack
 from .tiff import map_reason as map_reason
 from .windows import WINDOWS as WINDOWS
 from .windows import Windows as Windows
+from .windows import displayed_slice as displayed_slice
 from .windows import slice_image as slice_image
+from .windows import window_presets as window_presets
 from .windows import windowed as windowed

@@ -83,6 +83,18 @@ def slice_image(scan: Scan, i: int, windows: Windows) -> UInt8[np.ndarray, "h w 
     return windowed(scan.volume[i], windows)
 
 
+def displayed_slice(scan: Scan, i: int) -> UInt8[np.ndarray, "h w 3"]:
+    """Return slice `i` of a scan in grey, in the window in which people look at it first."""
+    brain = WINDOWS["brain"]
+    return slice_image(scan, i, Windows((brain, brain, brain)))
+
+
+def window_presets(scan: Scan) -> dict[str, tuple[float, float]]:
+    """Return the windows, (level, width), in which people may look at a scan, by their names."""
+    del scan  # every scan is in Hounsfield units
+    return dict(WINDOWS)
+
+
 def _window(text: str) -> tuple[float, float]:
     if ":" not in text:
         if text not in WINDOWS:

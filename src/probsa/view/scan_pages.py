@@ -10,7 +10,7 @@ from PIL import Image
 from ..errors import InputError
 from ..evaluation import Prediction
 from ..maps import match_slices
-from ..slides import WINDOWS, Scan
+from ..slides import Scan, window_presets
 from .scripts import packed
 
 INT16 = (-32768, 32767)
@@ -50,7 +50,7 @@ def scan_page(shown: ScanView) -> dict[str, Any]:
         "aspect": width * scan.spacing[1] / (height * scan.spacing[0]),
         "positions": packed(np.asarray(scan.positions), "f4"),
         "slices": packed(shown.slices, "i4"),
-        "windows": {name: list(window) for name, window in WINDOWS.items()},
+        "windows": {name: list(window) for name, window in window_presets(scan).items()},
         "sides": scan.plane == "axial",
         "notes": list(scan.notes),
         "reduced": "" if shown.size == (width, height) else reduced,

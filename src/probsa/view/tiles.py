@@ -15,7 +15,7 @@ from PIL import Image
 from ..errors import RegionError
 from ..evaluation import Prediction
 from ..maps import Layout, column_of, quantity, raster
-from ..slides import WINDOWS, Box, Scan, Slide, Windows, slice_image
+from ..slides import Box, Scan, Slide, displayed_slice
 from .quantities import chosen_column
 
 TILE = 254
@@ -28,7 +28,6 @@ THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""
 PLAIN = 70
 """Grey value of the background."""
-BRAIN = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +130,7 @@ def slice_picture(scan: Scan) -> bytes:
     height, width = scan.volume.shape[1:]
     size = np.array([width * scan.spacing[1], height * scan.spacing[0]])
     across, down = np.maximum(1, np.rint(size * THUMBNAIL / size.max())).astype(int).tolist()
-    return jpeg(slice_image(scan, len(scan.volume) // 2, BRAIN), size=(across, down))
+    return jpeg(displayed_slice(scan, len(scan.volume) // 2), size=(across, down))
 
 
 def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]) -> bytes:
