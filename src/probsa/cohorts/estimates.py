@@ -15,7 +15,7 @@ from rich.console import Console
 from ..core import is_fault, named_file
 from ..errors import InputError
 from ..jobs import WHOLE, Share, share_of
-from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
+from ..patches import PatchSettings, cut, draw_overview, find_tissue, outlined_tissue, thumbnail
 from ..slides import Slide, open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
@@ -161,7 +161,7 @@ def _try_patching(
     if contours is None:
         tissue = find_tissue(slide, settings.tissue)
     else:
-        tissue = read_geojson(named_file(contours, name, ".geojson"), slide.size)
+        tissue = outlined_tissue(contours, name, slide)
     patches = cut(slide, tissue, settings)
     picture = thumbnail(slide)
     pictures = picture, draw_overview(picture, tissue, patches)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import is_disk_full, is_fault, named_file
-from ..errors import ProbSAError, SlideError
+from ..core import is_disk_full, is_fault
+from ..errors import ProbSAError
 from ..jobs import Task, TaskOutcome
 from ..patches import (
     PatchSettings,
@@ -17,7 +17,8 @@ from ..patches import (
     draw_overview,
     drawn_notes,
     find_tissue,
-    read_geojson,
+    outline_file,
+    outlined_tissue,
     thumbnail,
     write_geojson,
 )
@@ -157,15 +158,10 @@ class Patching(CohortStage):
         return replace(record, status="no_tissue", reason=reason)
 
     def _tissue(self, name: str, slide: Slide) -> Tissue:
-        path = self._contours_file(name)
-        if path is None:
-            assert self.settings is not None, "slides have settings"
-            return find_tissue(slide, self.settings.tissue)
-        if not path.is_file():
-            raise SlideError(
-                f"there are no contours {path}: --contours needs a GeoJSON file for each slide"
-            )
-        return read_geojson(path, slide.size)
+        if self.contours is not None:
+            return outlined_tissue(self.contours, name, slide)
+        assert self.settings is not None, "slides have settings"
+        return find_tissue(slide, self.settings.tissue)
 
     def _list_slices(self, record: Record) -> Record:
         scan = open_source(record)
@@ -206,7 +202,7 @@ class Patching(CohortStage):
         return same_count and coordinates.made_with == record.made_with
 
     def _contours_file(self, name: str) -> Path | None:
-        return None if self.contours is None else named_file(self.contours, name, ".geojson")
+        return None if self.contours is None else outline_file(self.contours, name)
 
     def _made_with(self, record: Record) -> str:
         """Return a digest of all that the patches depend on."""

@@ -7,6 +7,8 @@ from .grid import patch_geometry as patch_geometry
 from .grid import read_patch as read_patch
 from .options import PatchSettings as PatchSettings
 from .options import TissueOptions as TissueOptions
+from .outlines import outline_file as outline_file
+from .outlines import outlined_tissue as outlined_tissue
 from .overview import draw_overview as draw_overview
 from .overview import thumbnail as thumbnail
 from .polygons import DrawnShapes as DrawnShapes
