@@ -186,8 +186,8 @@ def test_the_example_of_the_class_runs():
         ({}, (X, ["a"] * 16), InputError, "one class"),
         ({}, (np.zeros((4, 6)), [0, 1, 0, 1]), InputError, r"shape \(4, 6\) \(one bag\?"),
         ({}, ("text", Y), InputError, "X is a str"),
-        ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 is a tuple of 3"),
-        ({}, ([*X[:-1], (np.zeros((0, 6)), None)], Y), EmptyBag, "bag 15 of X is empty"),
+        ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 of X is a tuple of 3"),
+        ({}, ([*X[:-1], (np.zeros((0, 6)), None)], Y), EmptyBag, "bag '15 of X' is empty"),
         ({}, ([*X[:-1], (np.zeros((3, 5)), None)], Y), BagError, r"X has 5 features.*bag 15 of X"),
         ({}, ([x for x, _ in X], Y), GraphError, "model='abmil'"),
         ({"model": "abmill"}, (X, Y), UnknownName, "Did you mean 'abmil'"),
@@ -211,7 +211,7 @@ def test_errors_of_prediction(fitted):
         fitted.predict([np.zeros((2, 5))])
     with pytest.raises(InputError, match="16 bags but 2"):
         fitted.predict(X, coords=[None, None])
-    with pytest.raises(BagError, match=r"bag 0 of X.*no coordinates"):
+    with pytest.raises(BagError, match=r"bag '0 of X'.*no coordinates"):
         fitted.predict([np.zeros((2, 6))])
 
 

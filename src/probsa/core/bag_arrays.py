@@ -35,7 +35,7 @@ def as_bag(
     item: Any,
     coords: Any = None,
     *,
-    number: int,
+    place: str,
     graph: GraphOptions | None,
     name: str | None = None,
     stride: float | None = None,
@@ -48,7 +48,7 @@ def as_bag(
     Args:
         item: A `Bag`, an array or tensor (n, features), or a tuple (features, coords).
         coords: Coordinates of an array, see `Bag.from_arrays`.
-        number: Place of the bag among those that are given, for messages.
+        place: What messages call an array without a name, such as `3`.
         graph: How graphs are built; None: not known, so that a `Bag` is used as it is.
         name: Name of an array.
         stride: Distance between adjacent patches of an array, in the unit of its coordinates;
@@ -70,15 +70,13 @@ def as_bag(
     if isinstance(item, tuple):
         if len(item) != PAIR or coords is not None:
             both = " and has coords too" if coords is not None else ""
-            raise BagError(f"bag {number} is a tuple of {len(item)} entries{both}; {EXPECTED}")
+            raise BagError(f"bag {place} is a tuple of {len(item)} entries{both}; {EXPECTED}")
         item, coords = item
     try:
         features = as_array(item)
     except ValueError as error:  # rows of different lengths
-        raise BagError(f"bag {number} is not an array ({error}); {EXPECTED}") from error
-    bag = Bag.from_arrays(
-        features, coords, name=name or f"bag {number}", graph=graph, stride=stride
-    )
+        raise BagError(f"bag {place} is not an array ({error}); {EXPECTED}") from error
+    bag = Bag.from_arrays(features, coords, name=name or place, graph=graph, stride=stride)
     return bag if name else replace(bag, name=_digest(bag))
 
 

@@ -441,11 +441,7 @@ def _check(
                 f"{graph} needs neighbours, but bag {k} of X has no coordinates: give pairs "
                 "(features, coords), or a model without a graph, such as model='abmil'"
             )
-        try:
-            check(bag)
-        except BagError as error:
-            text = str(error).replace(repr(bag.name), f"{k} of X", 1)
-            raise type(error)(text) from error
+        check(replace(bag, name=f"{k} of X"))  # arrays are named by a digest
 
 
 def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core import Bag, GraphOptions, as_bag
-from ..errors import BagError, InputError
+from ..errors import InputError
 
 EXPECTED = (
     "expected a list of bags: probsa.Bag, arrays (instances, features), pairs (features, coords) "
@@ -37,10 +37,10 @@ def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
     items = items_of(X)
     if coords is not None and len(coords) != len(items):
         raise InputError(f"there are {len(items)} bags but {len(coords)} arrays of coordinates")
-    places = [None] * len(items) if coords is None else list(coords)
+    coordinates = [None] * len(items) if coords is None else list(coords)
     return [
-        _as_bag(item, place, number=k, graph=graph)
-        for k, (item, place) in enumerate(zip(items, places, strict=True))
+        as_bag(item, of_item, place=f"{k} of X", graph=graph)
+        for k, (item, of_item) in enumerate(zip(items, coordinates, strict=True))
     ]
 
 
@@ -80,14 +80,6 @@ def items_of(X: Any) -> list[Any]:
     if not items:
         raise InputError(f"X has 0 bags; {EXPECTED}")
     return items
-
-
-def _as_bag(item: Any, coords: Any, *, number: int, graph: GraphOptions) -> Bag:
-    try:
-        return as_bag(item, coords, number=number, graph=graph)
-    except BagError as error:
-        text = str(error).replace(f"bag 'bag {number}'", f"bag {number} of X", 1)
-        raise type(error)(text) from error
 
 
 def as_numbers(values: Any, *, what: str) -> Float[np.ndarray, "..."]:

@@ -287,7 +287,7 @@ class Predictor:
                 own = isinstance(item, Bag)
                 bag = as_bag(
                     item,
-                    number=number,
+                    place=str(number),
                     graph=self.graph,
                     name=None if names is None or own else names[number],
                     stride=None if own else stride,
