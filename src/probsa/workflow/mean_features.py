@@ -103,8 +103,9 @@ class MeanFeatures:
     def save(self, path: Path) -> None:
         """Write the rival, atomically."""
         tensors = {"mean": self.mean, "std": self.std}
-        tensors |= {f"linear.{k}": v for k, v in self.linear.state_dict().items()}
-        tensors |= {f"likelihood.{k}": v for k, v in self.likelihood.state_dict().items()}
+        for name, part in (("linear", self.linear), ("likelihood", self.likelihood)):
+            for key, value in part.state_dict().items():
+                tensors[f"{name}.{key}"] = value
         save_checkpoint(path, tensors, metadata={})
 
     @classmethod
@@ -119,7 +120,7 @@ class MeanFeatures:
             CheckpointError: the file is damaged.
         """
         stored = load_checkpoint(path)
-        own = _copy_of(likelihood)
+        fitted = _copy_of(likelihood)
         with damaged_state(path):
             for tensor in ("mean", "std", "linear.weight"):
                 if tensor not in stored.tensors:
@@ -129,11 +130,12 @@ class MeanFeatures:
             linear = nn.Linear(width, columns).double()
             linear.load_state_dict(weights)
             state = stored.part("likelihood")
-            if "class_weights" not in own.state_dict():  # balanced sampling weighs only the fit
+            if "class_weights" not in fitted.state_dict():  # balanced sampling weighs only the fit
                 state.pop("class_weights", None)
-            own.load_state_dict(state)
-            mean, std = stored.tensors["mean"], stored.tensors["std"]
-        return cls(mean=mean, std=std, linear=linear, likelihood=own)
+            fitted.load_state_dict(state)
+            mean = stored.tensors["mean"]
+            std = stored.tensors["std"]
+        return cls(mean=mean, std=std, linear=linear, likelihood=fitted)
 
 
 def fit_mean_features(
@@ -151,19 +153,29 @@ def fit_mean_features(
         validation: those of the validation bags; None if there are none.
         columns: number of logits.
     """
-    mean, std = train[0].mean(0), train[0].std(0, correction=0)
+    x, y = train
+    mean = x.mean(0)
+    std = x.std(0, correction=0)
     std = torch.where(std > 0, std, torch.ones_like(std))
-    best, least = None, torch.inf
-    for ridge in RIDGES if validation is not None else (RIDGES[len(RIDGES) // 2],):
-        own = _copy_of(likelihood)
-        linear = fit_linear(own, (train[0] - mean) / std, train[1], columns=columns, decay=ridge)
-        value = 0.0
-        if validation is not None:
-            with torch.no_grad():
-                logits = linear((validation[0] - mean) / std)[:, None]
-                value = float(own.nll(logits, validation[1]).mean())
-        if best is None or value < least:
-            best, least = MeanFeatures(mean=mean, std=std, linear=linear, likelihood=own), value
+
+    def fit(ridge: float) -> MeanFeatures:
+        fitted = _copy_of(likelihood)
+        linear = fit_linear(fitted, (x - mean) / std, y, columns=columns, decay=ridge)
+        return MeanFeatures(mean=mean, std=std, linear=linear, likelihood=fitted)
+
+    if validation is None:
+        return fit(RIDGES[len(RIDGES) // 2])
+    x_val, y_val = validation
+    best = None
+    least = torch.inf
+    for ridge in RIDGES:
+        rival = fit(ridge)
+        with torch.no_grad():
+            logits = rival.linear((x_val - mean) / std)[:, None]
+            nll = float(rival.likelihood.nll(logits, y_val).mean())
+        if best is None or nll < least:
+            best = rival
+            least = nll
     assert best is not None
     return best
 
@@ -178,18 +190,19 @@ def fit_run_means(
 ) -> MeanFeatures:
     """Fit the rival of a run on its training part, and store it in the run folder."""
 
-    def of(names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def means_and_targets(names: Sequence[str]) -> tuple[Tensor, Tensor]:
         means = [np.asarray(read(name).features, np.float64).mean(0) for name in names]
         return torch.from_numpy(np.stack(means)), stack_targets(targets, names)
 
     model = predictor.model
-    likelihood, train = _copy_of(model.likelihood), of(split.train)
+    likelihood = _copy_of(model.likelihood)
+    train = means_and_targets(split.train)
     if run.config().training.sampling == "balanced":
         weigh_classes(likelihood, train[1], columns=model.n_classes)
     fitted = fit_mean_features(
         likelihood,
         train=train,
-        validation=of(split.val) if split.val else None,
+        validation=means_and_targets(split.val) if split.val else None,
         columns=model.n_classes,
     )
     fitted.save(run.path / FILE)

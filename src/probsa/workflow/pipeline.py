@@ -98,14 +98,17 @@ def run_pipeline(
         InputError: there is nothing to read, or nothing of the kind that the runs know.
         WeightsError: the weights of the encoder are missing, or are not those of the training.
     """
-    source, out = Path(source), Path(out)
+    source = Path(source)
+    out = Path(out)
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     check_encoder(runs, recipe.encoder, any_name=options.other_features)
-    work, mpp = out / "work", options.slide_mpp
+    work = out / "work"
+    mpp = options.slide_mpp
     features = _features(source, work, recipe, options, watch=watch, result=result)
     open_output(out, earlier=_earlier_files)
     made_from = _made_from(list(map(Path, runs)), features, options)
-    stamp, stored = out / "run.json", None
+    stamp = out / "run.json"
+    stored = None
     with suppress(InputError):
         stored = read_json(stamp, advice="")
     result.kept = result.predictions.is_dir() and stored == made_from
@@ -127,7 +130,8 @@ def run_pipeline(
     elif failed.is_file():
         result.failures += [(row["bag"], row["reason"]) for row in TextTable.read(failed).rows]
     names = read_predictions(result.predictions).bags
-    result.predicted, since = len(names), stamp.stat().st_mtime_ns
+    result.predicted = len(names)
+    since = stamp.stat().st_mtime_ns
 
     def is_newer(path: Path) -> bool:
         return path.is_file() and path.stat().st_mtime_ns >= since
@@ -141,11 +145,12 @@ def run_pipeline(
             progress=count,
         )
     if not is_newer(result.page / "index.html"):
-        limits = {"max_mpp": MAX_MPP, "most_pixels": SLICE_PIXELS}
-        data = ViewData(result.predictions, slides=work, mpp=mpp, **limits)
+        data = ViewData(
+            result.predictions, slides=work, mpp=mpp, max_mpp=MAX_MPP, most_pixels=SLICE_PIXELS
+        )
         with closing(data), watch("writing the page") as count:
-            done = export_page(data, result.page, overwrite=True, progress=count)
-        result.failures += done.failures
+            export = export_page(data, result.page, overwrite=True, progress=count)
+        result.failures += export.failures
     return result
 
 
@@ -171,11 +176,13 @@ def _features(
 ) -> Path:
     """Cut and encode the inputs, and return the folder of their features."""
     settings = PatchSettings() if recipe.patches is None else recipe.patches
-    how = recipe.options(
-        weights=options.weights, device=options.device, readers=options.readers,
+    extraction = recipe.options(
+        weights=options.weights,
+        device=options.device,
+        readers=options.readers,
         threads=options.threads,
-    )  # fmt: skip
-    recipe.check_encoder(how)
+    )
+    recipe.check_encoder(extraction)
     with watch("patching") as count:
         reports = patch_cohort(
             source,
@@ -185,13 +192,14 @@ def _features(
             run=RunOptions(workers=options.workers, isolated=options.workers != 1),
             on_outcome=count,
         )
-    is_ct, sets = recipe.kind == "ct", WorkFolder(work.absolute()).sets()
+    is_ct = recipe.kind == "ct"
+    sets = WorkFolder(work.absolute()).sets()
     name = "slices" if is_ct else settings.folder
     if name not in sets:
         expected = "CT series" if is_ct else "slides"
         raise InputError(f"{source} has no {expected}, which the run was trained on")
     with watch("extracting") as count:
-        extracted = extract_cohort(work, how, patch_set=name, on_outcome=count)
+        extracted = extract_cohort(work, extraction, patch_set=name, on_outcome=count)
     result.reports = [*reports, extracted]
     result.failures += [f for report in result.reports for f in report.failures]
     return sets[name].features(recipe.encoder)
@@ -199,9 +207,14 @@ def _features(
 
 def _made_from(runs: Sequence[Path], features: Path, options: PipelineOptions) -> dict[str, Any]:
     """Return what a folder of predictions depends on: the sizes and times of all files."""
-    files = sorted(features.glob("*.h5")) + ([] if options.labels is None else [options.labels])
+    files = sorted(features.glob("*.h5"))
+    if options.labels is not None:
+        files.append(options.labels)
     for run in runs:
         for member in RunFolder(run).members():
             files += [member.config_file, member.best]
-    of_files = {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
-    return {"files": of_files, "other_features": options.other_features}
+    states: dict[str, list[int]] = {}
+    for file in files:
+        state = file.stat()
+        states[str(file.absolute())] = [state.st_size, state.st_mtime_ns]
+    return {"files": states, "other_features": options.other_features}

@@ -69,34 +69,36 @@ def check_encoder(runs: Iterable[Path | str], encoder: str, *, any_name: bool) -
     Raises:
         InputError: its name or its number of features is not that of a run.
     """
-    gives = describe(encoder)["width"]
+    width = describe(encoder)["width"]
     for run in runs:
-        known = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
-        names = {name.partition("@")[0] for name in known.encoders}
-        takes = load(run, device="cpu").model.arguments.get("in_dim")
-        renamed = bool(names) and encoder not in names and not any_name
-        if renamed or (gives and takes not in (None, gives)):
-            of = f" of {' or '.join(sorted(names))}" if names else ""
+        trained = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
+        names = {name.partition("@")[0] for name in trained.encoders}
+        expected_width = load(run, device="cpu").model.arguments.get("in_dim")
+        has_other_name = bool(names) and encoder not in names and not any_name
+        has_other_width = bool(width) and expected_width not in (None, width)
+        if has_other_name or has_other_width:
+            origin = f" of {' or '.join(sorted(names))}" if names else ""
             raise InputError(
-                f"the encoder {encoder} gives {gives or 'other'} features per instance, but {run} "
-                f"was trained on {takes}{of}: use the encoder of the training"
+                f"the encoder {encoder} gives {width or 'other'} features per instance, but {run} "
+                f"was trained on {expected_width}{origin}: use the encoder of the training"
             )
 
 
 def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]:
     """Return the recipe that the bags' metadata imply; what they do not say are defaults."""
 
-    def only(values: Iterable[T]) -> T | None:
-        found = set(values)
-        return found.pop() if len(found) == 1 else None
-
-    known = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
-    is_ct = known.kinds == ("ct",)
-    encoder = stated.encoder or only(e.partition("@")[0] for e in known.encoders)
-    size = stated.patch_size or only(known.patch_sizes)
-    mpp = stated.mpp or only(known.mpps)
-    wanted = {"--encoder": encoder} | ({} if is_ct else {"--patch-size": size, "--mpp": mpp})
-    missing = [flag for flag, value in wanted.items() if value is None]
+    trained = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
+    is_ct = trained.kinds == ("ct",)
+    encoder = stated.encoder or _only(name.partition("@")[0] for name in trained.encoders)
+    size = stated.patch_size or _only(trained.patch_sizes)
+    mpp = stated.mpp or _only(trained.mpps)
+    missing: list[str] = []
+    if encoder is None:
+        missing.append("--encoder")
+    if size is None and not is_ct:
+        missing.append("--patch-size")
+    if mpp is None and not is_ct:
+        missing.append("--mpp")
     if missing:
         raise InputError(
             f"{run} does not state how its features were made from slides or scans: add "
@@ -108,3 +110,9 @@ def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]
     patches = PatchSettings(size=round(float(size or 0)), mpp=mpp)
     remark = f"{run} does not state how its tissue was found: the default settings are used"
     return replace(recipe, patches=patches), remark
+
+
+def _only(values: Iterable[T]) -> T | None:
+    """Return the only different value; None if there are several or none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
