@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from support.made_predictions import made
 
-from probsa.core import Outputs
 from probsa.evaluation.storage import write_predictions
+from probsa.tasks import TASKS
 
 GRADES = ("low", "mid", "high")
 TIMES = ("s_2", "s_5", "s_9")
@@ -87,7 +87,7 @@ def write_report_folder(folder, task, *, bags=48, seed=0, labels_of_instances=Tr
                 p,
                 std=spread,
                 task=task,
-                outputs=Outputs.from_header(task, OUTPUTS[task]),
+                outputs=TASKS[task].outputs_named(OUTPUTS[task]),
                 group=patient,
             )
         )

@@ -53,7 +53,7 @@ def data(name: str, seed: int = 0) -> TargetData:
         task=name,
         y=y,
         predicted=predicted,
-        outputs=Outputs.from_header(name, outputs),
+        outputs=TASKS[name].outputs_named(outputs),
         names=names,
         training=y[::2],
         threshold=0.4,
@@ -277,13 +277,14 @@ def test_null_maps_are_fitted_on_a_class_in_place_of_the_targets(name, y, expect
 
 
 def test_only_a_number_outside_its_interval_is_contradicted():
-    p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
+    outputs = TASKS["regression"].outputs_named(QUANTILES)
+    p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), outputs)
     found = [TASKS["regression"].contradicts(p, [y]) for y in (3.0, 9.0, 0.5, np.nan)]
     assert found == [False, True, True, None]
 
 
 def test_maps_of_grades_explain_the_mean_grade():
-    p = Predicted(np.array((0.5, 0.2, 0.3)), np.zeros(3), GRADES)
+    p = Predicted(np.array((0.5, 0.2, 0.3)), np.zeros(3), Outputs(GRADES))
     assert TASKS["ordinal"].response(p, 1) == pytest.approx(0.8)
 
 
@@ -296,7 +297,7 @@ def test_a_rival_of_grades_has_the_shares_of_training():
 
 
 def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
-    p = Predicted(np.array((0.6, 0.3)), np.zeros(2), ("nodule, left", "left"))
+    p = Predicted(np.array((0.6, 0.3)), np.zeros(2), Outputs(("nodule, left", "left")))
     for thresholds, y, expected in (
         (None, (1, 0), False),
         (None, (0, 0), True),

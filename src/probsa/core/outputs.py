@@ -39,20 +39,24 @@ class Outputs:
         return cls(("risk", *columns), times=tuple(float(f"{time:g}") for time in times))
 
     @classmethod
-    def from_header(cls, task: str, names: Sequence[str]) -> "Outputs":
-        """Return the columns of a stored table of a task, by their names in its header.
+    def of_number_named(cls, names: Sequence[str]) -> "Outputs":
+        """Return the columns that `of_number` gave, by their names in the header of a table.
 
         Raises:
-            ValueError: a name is not one of the task.
+            ValueError: a name is not one of them.
         """
-        quantiles = ()
-        times = ()
-        if task == "regression":
-            levels = [name.removeprefix(QUANTILE) for name in names[2:]]
-            quantiles = tuple(int(level) / 100 for level in levels)
-        if task == "survival":
-            times = tuple(float(name.removeprefix(SURVIVAL)) for name in names[1:])
-        return cls(tuple(names), quantiles=quantiles, times=times)
+        levels = [name.removeprefix(QUANTILE) for name in names[2:]]
+        return cls(tuple(names), quantiles=tuple(int(level) / 100 for level in levels))
+
+    @classmethod
+    def of_time_named(cls, names: Sequence[str]) -> "Outputs":
+        """Return the columns that `of_time` gave, by their names in the header of a table.
+
+        Raises:
+            ValueError: a name is not one of them.
+        """
+        times = [name.removeprefix(SURVIVAL) for name in names[1:]]
+        return cls(tuple(names), times=tuple(float(time) for time in times))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..core import Outputs, counted, read_record
+from ..core import counted, read_record
 from ..datasets import SPLIT_PARTS, FeatureMetadata
 from ..errors import UnknownName
 from ..features import describe
@@ -104,7 +104,7 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         model=first.model,
         predicts=TASKS[config.task].predicts(
             config.classes,
-            Outputs.from_header(config.task, config.outputs),
+            TASKS[config.task].outputs_named(config.outputs),
             (config.about or {}).get("target") or (),
         ),
         version=config.probsa_version,

@@ -396,7 +396,7 @@ def read_predictions(folder: Path | str) -> Predictions:
 def _stored_outputs(task: Task, names: tuple[str, ...], path: Path) -> Outputs:
     """Return what the columns of these names mean."""
     try:
-        return Outputs.from_header(task.name, names)
+        return task.outputs_named(names)
     except ValueError:
         raise InputError(
             f"{path} states the outputs {', '.join(names)}, which are not those of the task "

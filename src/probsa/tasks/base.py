@@ -309,6 +309,16 @@ class Task(ABC):
         """Return what the columns of values of instances are of; None for one, or for classes."""
         return p.outputs.names if 1 < columns == len(p.outputs) else None
 
+    # Tables
+
+    def outputs_named(self, names: Names) -> Outputs:
+        """Return what is predicted by the names that the header of predictions.csv states.
+
+        Raises:
+            ValueError: the columns of this task have other names.
+        """
+        return Outputs(tuple(names))
+
     # Words
 
     def predicts(self, names: Names, outputs: Outputs, target: Names) -> str:

@@ -93,6 +93,9 @@ class Regression(Task):
         low, high = _central_interval(p)
         return not low <= y[0] <= high
 
+    def outputs_named(self, names: Names) -> Outputs:
+        return Outputs.of_number_named(names)
+
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
         return 0
 

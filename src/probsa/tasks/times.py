@@ -101,6 +101,9 @@ class Survival(Task):
             text=f"risk {risk:.3g}{plus_minus(spread, span=span_of(p))} · {at_time}",
         )
 
+    def outputs_named(self, names: Names) -> Outputs:
+        return Outputs.of_time_named(names)
+
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
         """Return the interval k with the largest change of the risk by its logit.
 
