@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from probsa.errors import InputError
-from probsa.jobs import slurm
-from probsa.jobs.slurm import SlurmJobs, run_jobs
+from probsa.jobs import SlurmJobs, slurm
+from probsa.jobs.slurm import run_jobs
 
 pytest.importorskip("submitit")
 
@@ -24,15 +24,16 @@ def run(function, folder, notes, *, on_poll=lambda: None, **options):
 def test_jobs_are_waited_for_and_failures_reported(tmp_path, monkeypatch):
     """Both jobs create the same folder, so one of them fails."""
     monkeypatch.setattr(slurm, "POLL", 0.05)
-    folder, notes, polls = tmp_path / "made", [], []
+    folder = tmp_path / "made"
+    notes = []
+    polls = []
     run(partial(os.mkdir, folder), tmp_path, notes, on_poll=lambda: polls.append(folder.is_dir()))
-    assert notes[0].startswith("2 jobs are submitted: ")
-    assert len(notes) == 2 and "failed: see " in notes[1]
+    assert len(notes) == 2 and str(tmp_path / "logs") in notes[1]
     assert polls[-1]
 
 
 def test_options_that_no_job_has_are_refused(tmp_path):
     notes = []
-    with pytest.raises(InputError, match=r"no jobs can be submitted: .*partitin"):
+    with pytest.raises(InputError, match="partitin"):
         run(os.getpid, tmp_path, notes, partitin="gpu")
     assert notes == []

@@ -1,7 +1,7 @@
 """Workers as processes of this machine.
 
-They are forked from a server that has imported the stage and nothing runs in, or started by spawn
-where that is impossible: forking this process would not be safe with threads.
+They are forked from a server process that has imported the stage and runs no threads, or spawned
+where the system has no such server. Forking this process itself would not be safe with threads.
 """
 
 import multiprocessing
@@ -31,11 +31,30 @@ PATIENCE = 5.0
 class Death:
     """Received instead of a message when a worker has died."""
 
-    how: str
+    exit_code: int
+    """The status of the process, or minus the number of the signal that killed it."""
+
+    @property
+    def cause(self) -> str:
+        """The cause of the death, for messages."""
+        if self.exit_code < 0:
+            return f"killed by signal {-self.exit_code}"
+        return f"exit status {self.exit_code}"
 
 
 Message = TaskOutcome | Exception | Death | None
 """What comes from a worker; None asks for a task, and must be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process, as this process sees it."""
+
+    process: BaseProcess
+    pipe: Connection
+    """This process's end of the pipe."""
+    device: str | None
+    """The GPU that the worker uses; None for all of them."""
 
 
 class Processes:
@@ -47,8 +66,10 @@ class Processes:
     """
 
     def __init__(self, stage: Stage, *, devices: Sequence[str] = ()) -> None:
-        self.stage, self.pickled, self.devices = stage, pickle.dumps(stage), devices
-        self.workers: dict[int, tuple[BaseProcess, Connection, str | None]] = {}
+        self.stage = stage
+        self.pickled = pickle.dumps(stage)
+        self.devices = devices
+        self.workers: dict[int, Worker] = {}
         self.started = 0
 
     def add(self) -> None:
@@ -57,62 +78,64 @@ class Processes:
         if METHOD == "forkserver":
             context.set_forkserver_preload([type(self.stage).__module__])
         ours, theirs = context.Pipe()
-        used = [device for _, _, device in self.workers.values()]
-        device = min(self.devices, key=used.count, default=None)
+        busy_devices = [worker.device for worker in self.workers.values()]
+        device = min(self.devices, key=busy_devices.count, default=None)
         process = context.Process(target=_serve, args=(theirs, self.pickled, device), daemon=False)
         process.start()
         theirs.close()
-        self.workers[self.started] = process, ours, device
+        self.workers[self.started] = Worker(process, ours, device)
         self.started += 1
 
     def receive(self, seconds: float) -> list[tuple[int, Message]]:
         """Return the messages that have come, with their workers; wait at most `seconds`."""
-        ready = wait([pipe for _, pipe, _ in self.workers.values()], seconds)
-        received: list[tuple[int, Message]] = []
-        for number, (process, pipe, _) in list(self.workers.items()):
-            # a child of the worker may keep the pipe open, so check the worker as well
-            gone = process.exitcode is not None
-            if pipe in ready or gone:
-                try:
-                    if pipe in ready or pipe.poll():
-                        received.append((number, pipe.recv()))
-                        continue
-                except (EOFError, OSError):
-                    pass
-                code = self._remove(number)
-                if code:  # else it has ended in order
-                    how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-                    received.append((number, Death(how)))
-        return received
+        ready = wait([worker.pipe for worker in self.workers.values()], seconds)
+        messages: list[tuple[int, Message]] = []
+        for number, worker in list(self.workers.items()):
+            is_ready = worker.pipe in ready
+            # a child of the worker may keep the pipe open, so check the process as well
+            has_ended = worker.process.exitcode is not None
+            if not is_ready and not has_ended:
+                continue
+            try:
+                if is_ready or worker.pipe.poll():
+                    messages.append((number, worker.pipe.recv()))
+                    continue
+            except (EOFError, OSError):
+                pass  # the worker has closed its end of the pipe
+            exit_code = self._remove(number)
+            if exit_code != 0:
+                messages.append((number, Death(exit_code)))
+        return messages
 
     def answer(self, worker: int, task: Task | None) -> None:
         """Give a worker that asked for it a task, or None if there is none now."""
         try:
-            self.workers[worker][1].send(task)
+            self.workers[worker].pipe.send(task)
         except OSError:
             return  # the worker has died, which `receive` will report
 
     def close(self) -> None:
         """End every worker; kill those that have not stopped by themselves."""
-        until = time.monotonic() + PATIENCE
-        for process, _, _ in self.workers.values():
-            process.terminate()
-        for number, (process, _, _) in list(self.workers.items()):
-            process.join(max(0.0, until - time.monotonic()))
+        deadline = time.monotonic() + PATIENCE
+        for worker in self.workers.values():
+            worker.process.terminate()
+        for number, worker in list(self.workers.items()):
+            worker.process.join(max(0.0, deadline - time.monotonic()))
             self._remove(number)
 
     def _remove(self, number: int) -> int:
         """Make sure that a worker has ended, forget it, and return its exit code."""
-        process, pipe, _ = self.workers.pop(number)
-        pipe.close()
+        worker = self.workers.pop(number)
+        worker.pipe.close()
+        process = worker.process
         if process.exitcode is None:
             process.join(PATIENCE)
         if process.exitcode is None:
             process.kill()
             process.join()
-        code = process.exitcode or 0
+        exit_code = process.exitcode or 0
         process.close()
-        return code
+        return exit_code
 
 
 def cores() -> int:
@@ -126,13 +149,15 @@ def visible_devices() -> list[str]:
     """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [d.strip() for d in visible.split(",") if d.strip()]
+        names = [name.strip() for name in visible.split(",")]
+        return [name for name in names if name]
     import torch
 
-    return [str(i) for i in range(torch.cuda.device_count())]
+    return [str(index) for index in range(torch.cuda.device_count())]
 
 
 def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
+    """Do tasks in a worker process: ask for each through the pipe, and send its outcome back."""
     # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -154,10 +179,10 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
 
 
 def end_with_parent(number: int = 0) -> None:
-    """End this process if its parent is killed: nobody would stop it, or hear of its outcomes.
+    """End this process if its parent is killed, since nobody would stop it or use its outcomes.
 
     Args:
-        number: of the process, as PyTorch's loaders call this function.
+        number: The number of the process. PyTorch's loaders pass it; it is not used.
     """
 
     def wait_for_end() -> None:

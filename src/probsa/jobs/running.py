@@ -15,7 +15,7 @@ from ..errors import InputError, ProbSAError
 from .processes import Death, Processes, visible_devices
 from .shares import Share, share_of
 from .slurm import SlurmJobs, run_jobs
-from .tasks import Stage, Task, TaskOutcome, settle, work
+from .tasks import Stage, Task, TaskOutcome, record_outcome, work
 
 Engine = Literal["local", "slurm"]
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -63,11 +63,12 @@ def run_tasks(
         raise InputError(f"workers is {workers}: expected at least 1")
     names = Counter(task.name for task in tasks)
     targets = Counter(task.target for task in tasks)
-    twice = [t for t in tasks if names[t.name] > 1 or targets[t.target] > 1]
-    if twice:
+    clashes = [t for t in tasks if names[t.name] > 1 or targets[t.target] > 1]
+    if clashes:
         raise InputError(
-            f"{len(twice)} inputs share a name or an output file: {twice[0].name!r} "
-            f"({twice[0].target}), {twice[1].name!r} ({twice[1].target}), … Rename one of them"
+            f"{len(clashes)} inputs share a name or an output file: {clashes[0].name!r} "
+            f"({clashes[0].target}), {clashes[1].name!r} ({clashes[1].target}), … Rename one of "
+            "them"
         )
     outcomes: dict[str, TaskOutcome] = {}
 
@@ -76,27 +77,30 @@ def run_tasks(
         if on_outcome is not None:
             on_outcome(outcome)
 
-    def tell_known() -> list[Task]:
+    def tell_recorded() -> list[Task]:
         """Tell the outcomes that are recorded by now; return the tasks that have none."""
-        waiting = [t for t in tasks if t.name not in outcomes]
-        known = {t.name: stage.known(t) for t in waiting}
-        for outcome in filter(None, known.values()):
+        unfinished = []
+        records = []
+        for task in tasks:
+            if task.name in outcomes:
+                continue
+            outcome = stage.known(task)
+            if outcome is None:
+                unfinished.append(task)
+            else:
+                records.append(outcome)
+        for outcome in records:
             tell(outcome)
-        return [t for t in waiting if known[t.name] is None]
+        return unfinished
 
     try:
         with stoppable():
-            todo = tell_known()
+            todo = tell_recorded()
             if todo and engine == "slurm":
                 assert slurm is not None, "the command gives the options of the jobs"
-                count = min(workers, len(todo))
-                shares = [
-                    share_of(todo, Share(k, count), size=lambda task: task.size)
-                    for k in range(count)
-                ]
-                jobs = [partial(run_tasks, stage, share, isolated=isolated) for share in shares]
-                run_jobs(jobs, settings=slurm, on_poll=tell_known)
-                for task in tell_known():
+                jobs = _divide(stage, todo, count=min(workers, len(todo)), isolated=isolated)
+                run_jobs(jobs, settings=slurm, on_poll=tell_recorded)
+                for task in tell_recorded():
                     reason = f"no Slurm job finished it: see {slurm.folder}, and run it again"
                     tell(stage.failure(task, reason))
             elif todo and workers == 1 and not isolated:
@@ -111,33 +115,44 @@ def run_tasks(
     return [outcomes[task.name] for task in tasks]
 
 
+def _divide(
+    stage: Stage, tasks: Sequence[Task], *, count: int, isolated: bool
+) -> list[Callable[[], object]]:
+    """Return the picklable calls of `count` jobs, each of which does a share of the tasks."""
+    jobs = []
+    for index in range(count):
+        share = share_of(tasks, Share(index, count), size=lambda task: task.size)
+        jobs.append(partial(run_tasks, stage, share, isolated=isolated))
+    return jobs
+
+
 def _supervise(team: Processes, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     """Give tasks to the workers of a team, and end the team in any case."""
-    held: defaultdict[int, dict[str, Task]] = defaultdict(dict)
-    """The tasks that each worker has been given and has not finished."""
+    current_tasks: defaultdict[int, dict[str, Task]] = defaultdict(dict)
+    """The tasks that each worker has been given and has not finished, by name."""
 
-    def deal(tasks: Sequence[Task], workers: int) -> list[tuple[Task, str]]:
-        """Do some tasks; return those at which a worker died, and how."""
+    def do_tasks(tasks: Sequence[Task], workers: int) -> list[tuple[Task, Death]]:
+        """Do some tasks; return those that a worker had in hand when it died."""
         waiting = deque(tasks)
-        died: list[tuple[Task, str]] = []
+        interrupted: list[tuple[Task, Death]] = []
         deaths_without_task = 0
         for _ in range(min(workers, len(tasks))):
             team.add()
-        while waiting or any(held.values()):
+        while waiting or any(current_tasks.values()):
             for worker, message in team.receive(POLL):
                 if isinstance(message, Exception):
                     raise message
                 if isinstance(message, TaskOutcome):
-                    held[worker].pop(message.name)
+                    current_tasks[worker].pop(message.name)
                     tell(message)
                 elif isinstance(message, Death):
-                    lost = held.pop(worker, {})
-                    died += [(task, message.how) for task in lost.values()]
-                    deaths_without_task = 0 if lost else deaths_without_task + 1
+                    lost_tasks = current_tasks.pop(worker, {})
+                    interrupted += [(task, message) for task in lost_tasks.values()]
+                    deaths_without_task = 0 if lost_tasks else deaths_without_task + 1
                     # a worker that dies while it starts will do so again
                     if deaths_without_task == 2:
                         raise ProbSAError(
-                            f"a worker process died twice before its first task ({message.how}): "
+                            f"a worker process died twice before its first task ({message.cause}): "
                             "probably out of memory while it started. Use fewer workers"
                         )
                     if waiting:
@@ -145,23 +160,23 @@ def _supervise(team: Processes, tasks: Sequence[Task], workers: int, tell: Tell)
                 else:
                     task = waiting.popleft() if waiting else None
                     if task is not None:
-                        held[worker][task.name] = task
+                        current_tasks[worker][task.name] = task
                     team.answer(worker, task)
-        return died
+        return interrupted
 
-    lost: list[Task] = []
+    tasks_to_clean: list[Task] = []
     try:
-        for task, _ in deal(tasks, workers):
-            lost.append(task)
-            for _, how in deal([task], 1):
+        for task, _ in do_tasks(tasks, workers):
+            tasks_to_clean.append(task)
+            for _, death in do_tasks([task], 1):
                 reason = (
-                    f"the process died twice while working on this {task.noun} ({how}): probably "
-                    f"out of memory. {team.stage.advice_on_death}"
+                    f"the process died twice while working on this {task.noun} ({death.cause}): "
+                    f"probably out of memory. {team.stage.advice_on_death}"
                 )
-                tell(settle(team.stage, task, team.stage.failure(task, reason)))
+                tell(record_outcome(team.stage, task, team.stage.failure(task, reason)))
     finally:
         team.close()
-        for tasks_of_worker in held.values():
-            lost += tasks_of_worker.values()
-        for task in lost:
+        for tasks_of_worker in current_tasks.values():
+            tasks_to_clean += tasks_of_worker.values()
+        for task in tasks_to_clean:
             remove_leftovers_of(task.target)

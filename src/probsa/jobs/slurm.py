@@ -60,23 +60,30 @@ def run_jobs(
         import submitit  # pyright: ignore[reportMissingImports]
     options = {"name": "probsa", **settings.options}
     cluster = options.pop("cluster", "slurm")
+    parameters = {}
+    for name, value in options.items():
+        # submitit takes the options of a cluster with the name of the cluster in front
+        key = name if name in SUBMITIT_OPTIONS else f"{cluster}_{name}"
+        parameters[key] = value
     try:
         executor = submitit.AutoExecutor(folder=settings.folder / "%j", cluster=cluster)
-        executor.update_parameters(
-            **{k if k in SUBMITIT_OPTIONS else f"{cluster}_{k}": v for k, v in options.items()}
-        )
+        executor.update_parameters(**parameters)
         with executor.batch():
             running = [executor.submit(job) for job in jobs]
     except (NameError, TypeError, ValueError, RuntimeError) as e:
         raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
-    settings.note(f"{len(jobs)} jobs are submitted: {', '.join(j.job_id for j in running)}")
-    listed, checks = set[str](), 0
+    settings.note(f"{len(jobs)} jobs are submitted: {', '.join(job.job_id for job in running)}")
+    listed: set[str] = set()  # the jobs that Slurm has listed at some check
+    checks = 0
     while running:
-        queued, checks = _queued() if cluster == "slurm" else None, checks + 1
-        listed |= queued or set()
-        # a job that Slurm has not listed yet was only just submitted, unless that is long ago
-        known = {j.job_id for j in running if checks > UNLISTED or j.job_id in listed}
-        gone = set() if queued is None else known - queued
+        queue = _list_queue() if cluster == "slurm" else None
+        checks += 1
+        gone: set[str] = set()
+        if queue is not None:
+            listed |= queue
+            # a job that Slurm has not listed yet was only just submitted, unless that is long ago
+            expected = {j.job_id for j in running if j.job_id in listed or checks > UNLISTED}
+            gone = expected - queue
         ended = [j for j in running if j.done() or j.job_id in gone]
         running = [j for j in running if j not in ended]
         for job in ended:
@@ -87,11 +94,14 @@ def run_jobs(
             time.sleep(POLL)
 
 
-def _queued() -> set[str] | None:
+def _list_queue() -> set[str] | None:
     """Return the jobs of this user that wait or run; None if Slurm does not answer.
 
-    submitit asks the accounting of the cluster for jobs that were killed, which many have not.
+    To find jobs that were killed, submitit asks the accounting of the cluster, but many clusters
+    have none.
     """
     command = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return set(asked.stdout.split()) if asked.returncode == 0 else None
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        return None
+    return set(result.stdout.split())

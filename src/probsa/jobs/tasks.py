@@ -85,7 +85,7 @@ def work(stage: Stage, tasks: Iterable[Task], *, tell: Callable[[TaskOutcome], N
     """
     begun: dict[str, Task] = {}
 
-    def unknown() -> Iterator[Task]:
+    def draw_tasks() -> Iterator[Task]:
         """Yield the tasks that nobody has done when their turn comes."""
         for task in tasks:
             outcome = stage.known(task)
@@ -96,20 +96,21 @@ def work(stage: Stage, tasks: Iterable[Task], *, tell: Callable[[TaskOutcome], N
                 tell(outcome)
 
     stage.start()
-    for outcome in stage.run(unknown()):
-        tell(settle(stage, begun.pop(outcome.name), outcome))
+    for outcome in stage.run(draw_tasks()):
+        tell(record_outcome(stage, begun.pop(outcome.name), outcome))
     if begun:
         raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {[*begun]}")
 
 
-def settle(stage: Stage, task: Task, outcome: TaskOutcome) -> TaskOutcome:
+def record_outcome(stage: Stage, task: Task, outcome: TaskOutcome) -> TaskOutcome:
     """Record the outcome of a task and return it.
 
-    If the task failed here and another process has finished it, that is its outcome.
+    If the task failed here but another process has finished it meanwhile, return the outcome of
+    that process, and keep its record.
     """
     if outcome.status == "failed":
-        known = stage.known(task)
-        if known is not None:
-            return known
+        stored_outcome = stage.known(task)
+        if stored_outcome is not None:
+            return stored_outcome
     stage.record(task, outcome)
     return outcome
