@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import sys
 import threading
 from dataclasses import replace
@@ -17,7 +18,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from support.paths import ROOT
-from support.refusals import refused
 from torch import nn
 
 from probsa import features
@@ -29,13 +29,15 @@ from probsa.features import (
     Encoder,
     Origin,
     Preprocessing,
-    _catalogue,
+    Readiness,
     _network,
     _registry,
     _weights,
 )
 from probsa.features._base import preprocess
 
+REQUESTS = [("someone/small", "model.safetensors"), ("someone/small", "pytorch_model.bin")]
+"""What the hub and its cache are asked for, one after another."""
 PLAIN = Preprocessing(size=8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5), resampling="bilinear")
 
 
@@ -72,10 +74,10 @@ def small(monkeypatch, tmp_path):
 
 def state_of(seed: int = 0) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
-    made = Small()
-    made.bn.running_mean.normal_()
-    made.bn.running_var.uniform_(0.5, 2)
-    return {k: v.detach().clone() for k, v in made.state_dict().items()}
+    encoder = Small()
+    encoder.bn.running_mean.normal_()
+    encoder.bn.running_var.uniform_(0.5, 2)
+    return {k: v.detach().clone() for k, v in encoder.state_dict().items()}
 
 
 def identity(weights=None, name: str = "small") -> str:
@@ -90,26 +92,28 @@ def tiles(n: int = 3, side: int = 8) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "suggestion"),
     [
-        ("resnet5", "no encoder named 'resnet5'. Did you mean 'resnet50'?"),
-        ("resnet50:layer3", "no encoder named 'resnet50:layer3'"),
-        ("UNI2-H", "no encoder named 'UNI2-H'. Did you mean 'uni2-h'?"),
-        ("timm:resnet5o", "no model of timm named 'resnet5o'. Did you mean 'resnet50'?"),
+        ("resnet5", "resnet50"),
+        ("resnet50:layer3", ""),
+        ("UNI2-H", "uni2-h"),
+        ("timm:resnet5o", "resnet50"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_likely_one(name, said):
-    with pytest.raises(UnknownName) as caught:
+def test_an_unknown_name_is_answered_with_the_likely_one(name, suggestion):
+    with pytest.raises(UnknownName, match=name.removeprefix("timm:")) as caught:
         features.build(name)
-    assert said in str(caught.value)
+    assert f"'{suggestion}'" in str(caught.value) or not suggestion
 
 
 def test_names_and_arguments_that_cannot_be_registered_or_built(small, tmp_path):
-    refused(InputError, "put the name of one after the colon", features.build, "timm:MODEL")
-    refused(InputError, "handcrafted has no weights", features.build, weights="x.pt")
-    with pytest.raises(ValueError, match="two encoders are named 'small'"):
+    with pytest.raises(InputError, match="timm:MODEL"):
+        features.build("timm:MODEL")
+    with pytest.raises(InputError, match="handcrafted"):
+        features.build("handcrafted", weights="x.pt")
+    with pytest.raises(ValueError, match="small"):
         features.register("small", card=small)(Small)
-    with pytest.raises(ValueError, match="wide: Small has no depth"):
+    with pytest.raises(ValueError, match="depth"):
         features.register("wide", card=small, depth=3)(Small)
     wide = replace(small, width=6)
     features.register("wide", card=wide, preprocessing=PLAIN, channels=6)(Small)
@@ -130,29 +134,30 @@ def test_other_packages_join_through_an_entry_point(small, monkeypatch, tmp_path
     )
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint(name="theirs", value="their_encoder", group="probsa.encoders")
-    asked = []
+    groups = []
 
     def points(*, group):
-        asked.append(group)
+        groups.append(group)
         return [point]
 
     monkeypatch.setattr(plugins, "entry_points", points)
     monkeypatch.setattr(_registry, "_discover", _registry._discover.__wrapped__)
     assert "theirs" in features.names()
-    assert asked == ["probsa.encoders"]
+    assert groups == ["probsa.encoders"]
     white = torch.full((1, 5, 9, 3), 255, dtype=torch.uint8)
     assert features.build("theirs").encode(white).tolist() == [[1.0]]
 
 
 def test_readiness_says_what_is_missing(small, monkeypatch, tmp_path):
-    assert features.readiness("handcrafted") == "ready"
-    assert features.readiness("small") == "needs weights: --weights FILE"
-    kept = _weights._cache_file(small.weights.url)
-    kept.parent.mkdir(parents=True)
-    torch.save(state_of(), kept)
-    assert features.readiness("small") == f"ready: {kept}"
+    assert features.readiness("handcrafted") == Readiness("ready")
+    assert features.readiness("small") == Readiness("needs weights", "--weights FILE")
+    cache_file = _weights._cache_file(small.weights.url)
+    cache_file.parent.mkdir(parents=True)
+    torch.save(state_of(), cache_file)
+    assert features.readiness("small") == Readiness("ready", str(cache_file))
     monkeypatch.setattr(_registry, "find_spec", lambda package: None)
-    assert "timm is not installed: pip install '.[encoders]'" in features.readiness("uni2-h")
+    advice = str(MissingExtra("timm", "encoders"))
+    assert features.readiness("uni2-h") == Readiness("needs package", advice)
 
 
 # encode
@@ -166,62 +171,64 @@ def built(small, tmp_path):
 
 def test_encode_is_the_network_on_normalised_pixels_and_leaves_nothing_to_train(built):
     x = tiles()
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (PLAIN.mean, PLAIN.std))
+    mean = torch.tensor(PLAIN.mean).view(3, 1, 1)
+    std = torch.tensor(PLAIN.std).view(3, 1, 1)
     plain = Small()
     plain.load_state_dict(state_of())
     with torch.no_grad():
-        wanted = plain.eval().features((x.permute(0, 3, 1, 2) / 255 - mean) / std)
+        expected = plain.eval().features((x.permute(0, 3, 1, 2) / 255 - mean) / std)
     before = {k: v.clone() for k, v in built.state_dict().items()}
-    found = built.encode(x)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
-    assert (found.dtype, found.device.type, found.requires_grad) == (torch.float32, "cpu", False)
+    actual = built.encode(x)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+    assert actual.dtype == torch.float32 and actual.device.type == "cpu"
+    assert not actual.requires_grad
     assert not built.training and not any(p.requires_grad for p in built.parameters())
-    found[0] = 0  # the caller's to change
+    actual[0] = 0  # the caller may change it
     assert all(torch.equal(v, before[k]) for k, v in built.state_dict().items())
     assert built.encode(tiles(0)).shape == (0, 4)
 
 
 @pytest.mark.parametrize(
-    ("pixels", "said"),
+    "pixels",
     [
-        (torch.rand(2, 8, 8, 3), "float32 of shape (2, 8, 8, 3)"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "uint8 of shape (2, 3, 8, 8)"),
-        (torch.zeros(8, 8, 3, dtype=torch.uint8), "uint8 of shape (8, 8, 3)"),
+        torch.rand(2, 8, 8, 3),
+        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+        torch.zeros(8, 8, 3, dtype=torch.uint8),
     ],
 )
-def test_pixels_of_another_type_or_shape_are_refused(built, pixels, said):
-    with pytest.raises(InputError) as caught:
+def test_pixels_of_another_type_or_shape_are_refused(built, pixels):
+    with pytest.raises(InputError, match=re.escape(str(tuple(pixels.shape)))):
         built.encode(pixels)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("resampling", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(("height", "width"), [(50, 50), (64, 50), (20, 31)])
 def test_pixels_of_another_size_are_resized_as_image_libraries_do(resampling, height, width):
-    how = Preprocessing(
+    options = Preprocessing(
         size=24, resize=28, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), resampling=resampling
     )
     # away from black and white, where those libraries cut off after each of their two passes
     image = np.random.default_rng(3).integers(60, 196, (height, width, 3), dtype=np.uint8)
     x = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
-    found = preprocess(x, how)
+    actual = preprocess(x, options)
     scale = 28 / min(height, width)
     size = (28, int(height * scale)) if width <= height else (int(width * scale), 28)
-    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-    resized = Image.fromarray(image).resize(size, method[resampling])
-    left, top = round((size[0] - 24) / 2), round((size[1] - 24) / 2)
-    wanted = np.asarray(resized.crop((left, top, left + 24, top + 24))) / 255
-    assert found.shape == (1, 3, 24, 24)
+    resized = Image.fromarray(image).resize(size, Image.Resampling[resampling.upper()])
+    left = round((size[0] - 24) / 2)
+    top = round((size[1] - 24) / 2)
+    expected = np.asarray(resized.crop((left, top, left + 24, top + 24))) / 255
+    assert actual.shape == (1, 3, 24, 24)
     # bytes are rounded after each of the two passes there, and not here
-    np.testing.assert_allclose(found[0].permute(1, 2, 0).numpy(), wanted, atol=1.6 / 255)
+    np.testing.assert_allclose(actual[0].permute(1, 2, 0).numpy(), expected, atol=1.6 / 255)
 
 
 def test_cubic_weights_do_not_leave_the_range_of_pixels():
-    how = Preprocessing(size=24, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), resampling="bicubic")
+    zero = (0.0, 0.0, 0.0)
+    one = (1.0, 1.0, 1.0)
     edge = torch.zeros(1, 3, 12, 12)
     edge[..., 6:] = 1
-    found = preprocess(edge, how)
-    assert (float(found.min()), float(found.max())) == (0.0, 1.0)
+    x = preprocess(edge, Preprocessing(size=24, mean=zero, std=one, resampling="bicubic"))
+    assert (float(x.min()), float(x.max())) == (0.0, 1.0)
 
 
 # the identity
@@ -234,17 +241,18 @@ def test_the_identity_differs_with_anything_that_changes_the_features(small, tmp
         save_file(state, tmp_path / f"{name}.safetensors")
     resampled = replace(PLAIN, resampling="bicubic")
     features.register("twin", card=small, preprocessing=resampled)(Small)
-    found = [identity(tmp_path / f"{n}.safetensors") for n in "abc"]
-    twin = features.build("twin", weights=tmp_path / "a.safetensors").identity
-    assert len({*found, twin, "small" + twin.removeprefix("twin")}) == 5
+    digests = [identity(tmp_path / f"{n}.safetensors").removeprefix("small@") for n in "abc"]
+    twin = identity(tmp_path / "a.safetensors", name="twin").removeprefix("twin@")
+    assert len({*digests, twin}) == 4
 
 
 # where weights come from
 
 
 def test_a_folder_of_the_hub_will_do(small, tmp_path):
-    refused(WeightsError, r"no weights of small in it; looked for model\.", identity, tmp_path)
-    with pytest.raises(WeightsError, match=r"gone\.pt: no such file of weights for small"):
+    with pytest.raises(WeightsError, match=re.escape(str(tmp_path))):
+        identity(tmp_path)
+    with pytest.raises(WeightsError, match=r"gone\.pt"):
         identity(tmp_path / "gone.pt")
     save_file(state_of(), tmp_path / "model.safetensors")
     torch.save(state_of(), tmp_path / "w.pt")
@@ -252,22 +260,22 @@ def test_a_folder_of_the_hub_will_do(small, tmp_path):
 
 
 def test_what_the_local_caches_hold_is_used(small, monkeypatch, tmp_path):
-    kept = _weights._cache_file(small.weights.url)
-    kept.parent.mkdir(parents=True)
-    torch.save(state_of(5), kept)
+    cache_file = _weights._cache_file(small.weights.url)
+    cache_file.parent.mkdir(parents=True)
+    torch.save(state_of(5), cache_file)
     save_file(state_of(5), tmp_path / "w.safetensors")
-    by_file = identity(tmp_path / "w.safetensors")
-    assert identity() == by_file
-    kept.unlink()
-    asked = []
+    expected = identity(tmp_path / "w.safetensors")
+    assert identity() == expected
+    cache_file.unlink()
+    requests = []
 
     def look(repository, file):
-        asked.append((repository, file))
+        requests.append((repository, file))
         return str(tmp_path / "w.safetensors") if file == "pytorch_model.bin" else None
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", look)
-    assert identity() == by_file
-    assert asked == [("someone/small", "model.safetensors"), ("someone/small", "pytorch_model.bin")]
+    assert identity() == expected
+    assert requests == REQUESTS
 
 
 @pytest.fixture
@@ -293,20 +301,20 @@ def test_addresses_are_fetched_once_and_leave_nothing_where_they_fail(small, ser
     for name, seed in (("a", 0), ("b", 1)):
         (folder / name).mkdir()
         torch.save(state_of(seed), folder / name / "model.bin")
-    found = [identity(f"{address}/{n}/model.bin") for n in "ab"]
-    assert found[0] != found[1]
+    first = identity(f"{address}/a/model.bin")
+    assert identity(f"{address}/b/model.bin") != first
     (folder / "a" / "model.bin").unlink()
-    assert identity(f"{address}/a/model.bin") == found[0]
+    assert identity(f"{address}/a/model.bin") == first
     torch.save(state_of(), tmp_path / "w.pt")
-    assert identity(tmp_path / "w.pt") == found[0]
+    assert identity(tmp_path / "w.pt") == first
 
 
-def test_an_address_that_fails_leaves_nothing_and_says_why(small, server, tmp_path):
+def test_an_address_that_fails_leaves_nothing(small, server, tmp_path):
     folder, address = server
-    with pytest.raises(WeightsError, match="could not be downloaded: HTTP Error 404"):
+    with pytest.raises(WeightsError, match=f"{address}/none.bin: .* 404"):
         features.build("small", weights=f"{address}/none.bin")
     torch.save(state_of(), folder / "small-01234567.pth")
-    with pytest.raises(WeightsError, match="could not be downloaded: invalid hash value"):
+    with pytest.raises(WeightsError, match="hash"):
         features.build("small", weights=f"{address}/small-01234567.pth")
     assert [f for f in (tmp_path / "hub").rglob("*") if f.is_file()] == []
 
@@ -315,32 +323,30 @@ def test_the_hub_is_asked_only_by_its_word(small, monkeypatch, tmp_path):
     from huggingface_hub import errors
 
     save_file(state_of(), tmp_path / "w.safetensors")
-    asked = []
+    requests = []
 
     def download(repository, file):
-        asked.append((repository, file))
+        requests.append((repository, file))
         if file == "model.safetensors":
             raise errors.EntryNotFoundError("no such file")
         return str(tmp_path / "w.safetensors")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    refused(WeightsError, "the local caches do not contain them", features.build, "small")
-    assert asked == []
+    with pytest.raises(WeightsError):
+        features.build("small")
+    assert requests == []
     assert identity("hub") == identity(tmp_path / "w.safetensors")
-    assert asked == [("someone/small", "model.safetensors"), ("someone/small", "pytorch_model.bin")]
+    assert requests == REQUESTS
 
 
 def test_what_the_hub_refuses_is_explained(small, monkeypatch):
     from huggingface_hub import errors
 
     answer = SimpleNamespace(headers={}, request=None)
-    for error, said in (
-        (errors.GatedRepoError("gated", response=answer), "the licence must be accepted first"),
-        (errors.LocalEntryNotFoundError("offline"), "the hub cannot be reached"),
-        (
-            errors.EntryNotFoundError("none"),
-            "contains none of model.safetensors, pytorch_model.bin",
-        ),
+    for error, reason in (
+        (errors.GatedRepoError("gated", response=answer), "licence"),
+        (errors.LocalEntryNotFoundError("offline"), "offline"),
+        (errors.EntryNotFoundError("none"), "model.safetensors, pytorch_model.bin"),
         (errors.RepositoryNotFoundError("absent", response=answer), "absent"),
         (OSError("the disk is full"), "the disk is full"),
     ):
@@ -351,7 +357,7 @@ def test_what_the_hub_refuses_is_explained(small, monkeypatch):
         monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
         with pytest.raises(WeightsError, match=r"https://huggingface\.co/someone/small") as caught:
             identity("hub")
-        assert said in str(caught.value) and "huggingface-cli login" in str(caught.value)
+        assert reason in str(caught.value)
 
 
 # what is in a file
@@ -374,89 +380,97 @@ def damaged(path):
 
 
 @pytest.mark.parametrize(
-    ("file", "write", "says"),
+    ("file", "write"),
     [
-        ("w.pt", lambda p: torch.save({**state_of(), "more": Intruder()}, p), "is not unpickled"),
-        ("w.bin", lambda p: p.write_bytes(pickle.dumps(Intruder())), "is not .*save_file"),
-        ("w.pt", lambda p: torch.save(nn.Linear(2, 2), p), "contains more than tensors"),
-        ("w.safetensors", damaged, "damaged"),
-        ("w.pt", damaged, "damaged"),
-        ("w.safetensors", lambda p: p.write_bytes(b""), ""),
-        ("w.pt", lambda p: p.write_bytes(b""), ""),
-        ("w.safetensors", lambda p: p.write_text("<html>log in first</html>"), ""),
-        ("w.pt", lambda p: p.write_text("<html>log in first</html>"), ""),
-        ("w.pt", lambda p: torch.save({"epoch": 3, "loss": 0.5}, p), "weights, only epoch, loss"),
-        ("w.pt", lambda p: torch.save([1, 2], p), r"\(a state dict\), got list"),
+        ("w.pt", lambda path: torch.save({**state_of(), "more": Intruder()}, path)),
+        ("w.bin", lambda path: path.write_bytes(pickle.dumps(Intruder()))),
+        ("w.pt", lambda path: torch.save(nn.Linear(2, 2), path)),
+        ("w.safetensors", damaged),
+        ("w.pt", damaged),
+        ("w.safetensors", lambda path: path.write_bytes(b"")),
+        ("w.pt", lambda path: path.write_bytes(b"")),
+        ("w.safetensors", lambda path: path.write_text("<html>log in first</html>")),
+        ("w.pt", lambda path: path.write_text("<html>log in first</html>")),
+        ("w.pt", lambda path: torch.save({"epoch": 3, "loss": 0.5}, path)),
+        ("w.pt", lambda path: torch.save([1, 2], path)),
     ],
 )
 def test_what_is_no_file_of_weights_is_named_and_runs_no_code(
-    small, tmp_path, monkeypatch, file, write, says
+    small, tmp_path, monkeypatch, file, write
 ):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / file)
-    with pytest.raises(WeightsError, match=f"{file}: .*{says}") as caught:
+    with pytest.raises(WeightsError, match=file) as caught:
         features.build("small", weights=tmp_path / file)
+    # PyTorch's own message proposes to trust the file
     assert "weights_only=False" not in str(caught.value)
     assert not MARK.exists()
 
 
+def with_prefix(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {prefix + key: tensor for key, tensor in state.items()}
+
+
 @pytest.mark.parametrize(
-    "wrapped",
+    "wrap",
     [
-        lambda s: {"module." + k: v for k, v in s.items()},
-        lambda s: {"state_dict": {"model.backbone." + k: v for k, v in s.items()}, "epoch": 1},
-        lambda s: {"model": {"state_dict": s}},
-        lambda s: {**{"backbone." + k: v for k, v in s.items()}, "projector.weight": s["bn.bias"]},
-        lambda s: {**s, "fc.weight": s["bn.bias"], "fc.bias": s["bn.bias"]},
-        lambda s: {k: v for k, v in s.items() if "num_batches" not in k},
-        lambda s: {k: v.double() if v.is_floating_point() else v for k, v in s.items()},
+        lambda state: with_prefix("module.", state),
+        lambda state: {"state_dict": with_prefix("model.backbone.", state), "epoch": 1},
+        lambda state: {"model": {"state_dict": state}},
+        lambda state: {**with_prefix("backbone.", state), "projector.weight": state["bn.bias"]},
+        lambda state: {**state, "fc.weight": state["bn.bias"], "fc.bias": state["bn.bias"]},
+        lambda state: {k: v for k, v in state.items() if "num_batches" not in k},
+        lambda state: {k: v.double() if v.is_floating_point() else v for k, v in state.items()},
     ],
 )
-def test_the_layouts_that_scripts_write_are_read(small, tmp_path, wrapped):
+def test_the_layouts_that_scripts_write_are_read(small, tmp_path, wrap):
     save_file(state_of(), tmp_path / "plain.safetensors")
-    torch.save(wrapped(state_of()), tmp_path / "w.pt")
+    torch.save(wrap(state_of()), tmp_path / "w.pt")
     assert identity(tmp_path / "w.pt") == identity(tmp_path / "plain.safetensors")
 
 
+def of_two_networks(state):
+    return with_prefix("student.", state) | with_prefix("teacher.", state)
+
+
+def of_a_similar_network(state):
+    del state["bn.weight"]
+    return {**state, "conv.weight": torch.zeros(4, 3, 5, 5), "layer9.weight": torch.zeros(1)}
+
+
+def of_an_unlike_network(state):
+    return {"a.b": torch.zeros(2), "a.c": torch.zeros(3)}
+
+
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "facts"),
     [
+        (of_two_networks, ("student., teacher.",)),
         (
-            lambda s: {f"{of}.{k}": v for of in ("student", "teacher") for k, v in s.items()},
-            (r"several networks fit, under student., teacher.",),
-        ),
-        (
-            lambda s: {
-                **{k: v for k, v in s.items() if k != "bn.weight"},
-                "conv.weight": torch.zeros(4, 3, 5, 5),
-                "layer9.weight": torch.zeros(1),
-            },
+            of_a_similar_network,
             (
-                "these are not the weights of small",
-                "missing: bn.weight (4,)",
-                "left over: layer9.weight",
-                "of another shape: conv.weight (4, 3, 5, 5) instead of (4, 3, 3, 3)",
+                "bn.weight (4,)",
+                "layer9.weight",
+                "conv.weight (4, 3, 5, 5) instead of (4, 3, 3, 3)",
             ),
         ),
-        (
-            lambda s: {"a.b": torch.zeros(2), "a.c": torch.zeros(3)},
-            ("missing: conv.weight", " and 3 more; left over: a.b"),
-        ),
+        (of_an_unlike_network, ("conv.weight", "3 more", "a.b")),
     ],
 )
-def test_another_networks_weights_are_named_with_keys_and_shapes(small, tmp_path, change, says):
+def test_another_networks_weights_are_named_with_keys_and_shapes(small, tmp_path, change, facts):
     torch.save(change(state_of()), tmp_path / "w.pt")
     with pytest.raises(WeightsError) as caught:
         features.build("small", weights=tmp_path / "w.pt")
-    assert all(part in str(caught.value) for part in says), str(caught.value)
+    for fact in facts:
+        assert fact in str(caught.value)
 
 
 # torchvision beside a PyTorch without CUDA
 
 
 def test_a_package_that_is_missing_names_the_extra():
-    with pytest.raises(MissingExtra, match=r"no_such_thing .*'\.\[encoders\]'"):
-        _network.optional("no_such_thing.inside")
+    with pytest.raises(MissingExtra, match=r"no_such_thing .*encoders"):
+        features.optional("no_such_thing.inside")
 
 
 def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
@@ -465,9 +479,10 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('another trouble')")
-    defined = len(_network._defined)
-    refused(RuntimeError, "another trouble", _network._guard.__wrapped__)
-    assert len(_network._defined) == defined
+    definitions = len(_network._defined)
+    with pytest.raises(RuntimeError, match="another trouble"):
+        _network._guard.__wrapped__()
+    assert len(_network._defined) == definitions
 
 
 # the list and the page
@@ -476,19 +491,17 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
 def test_the_page_of_encoders_and_the_command(capsys):
     """`probsa encoders --markdown` prints what docs/encoders.md ends with."""
     page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
-    assert page.endswith(f"\n{_catalogue.catalogue_page()}")
+    assert page.endswith(f"\n{features.catalogue_page()}")
     default = f"the default is `{_registry.PREFERRED}`"
     assert default in page and f"otherwise `{_registry.FALLBACK}`" in page
 
-    def said(*words, status=0):
-        assert cli.main(["encoders", *words]) == status
+    def run(*words):
+        assert cli.main(["encoders", *words]) == 0
         return capsys.readouterr().out
 
-    assert all(name in said() for name in features.names())
-    shown = said("resnet50-bt")
-    assert "non-commercial use only" in shown and "bt_rn50_ep200.torch" in shown
-    assert said("--markdown") == _catalogue.catalogue_page()
-    assert [row["name"] for row in json.loads(said("--json"))] == features.names()
-    row = json.loads(said("virchow2", "--json"))
+    assert run("--markdown") == features.catalogue_page()
+    assert [row["name"] for row in json.loads(run("--json"))] == features.names()
+    row = json.loads(run("virchow2", "--json"))
     assert (row["width"], row["gated"], row["input"]) == (2560, True, 224)
-    assert "virchow2" in json.loads(said("virchow", "--json", status=2))["error"]
+    assert cli.main(["encoders", "virchow", "--json"]) == 2
+    assert "virchow2" in json.loads(capsys.readouterr().out)["error"]

@@ -106,8 +106,8 @@ def _trials(root: Path) -> Iterator[tuple[str, str, str | Exception | Callable[[
         text = f"{size:.2f} GB"
         yield "memory", "shared", text if size >= 1 else InputError(f"{text}: {advice}")
     for name in encoder_names():
-        detail = readiness(name)
-        yield "encoder", name, detail if detail.startswith("ready") else _Absent(detail)
+        encoder = readiness(name)
+        yield "encoder", name, str(encoder) if encoder.is_ready else _Absent(str(encoder))
     model_names()  # imports the plug-ins with models
     yield from (("plug-in", p.name, InputError(str(p))) for p in broken_plugins())
 

@@ -6,6 +6,7 @@ from ._base import Preprocessing as Preprocessing
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
 from ._network import optional as optional
+from ._registry import Readiness as Readiness
 from ._registry import build as build
 from ._registry import default_encoder as default_encoder
 from ._registry import describe as describe

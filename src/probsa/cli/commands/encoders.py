@@ -21,5 +21,5 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
     lines = [*catalogue_lines(name)]
     if name is not None:
         lines.append(f"    here: {readiness(name)}")
-    rows = [{**describe(n), "here": readiness(n)} for n in ([name] if name else names())]
+    rows = [{**describe(n), "here": str(readiness(n))} for n in ([name] if name else names())]
     return Answer(rows[0] if name else rows, "\n".join(lines))
