@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -101,9 +102,9 @@ class Encoder(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """The device on which the encoder computes."""
-        tensor = next(self.parameters(), None)
-        tensor = next(self.buffers(), None) if tensor is None else tensor
-        return torch.device("cpu") if tensor is None else tensor.device
+        for tensor in chain(self.parameters(), self.buffers()):
+            return tensor.device
+        return torch.device("cpu")
 
     @abstractmethod
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
@@ -115,44 +116,56 @@ class Encoder(nn.Module, ABC):
 
     @torch.no_grad()
     def encode(self, pixels: Tensor, *, precision: Precision = "float32") -> Tensor:
-        """Compute float32 features on the CPU from bytes, without gradients.
+        """Return float32 features on the CPU, computed from bytes without gradients.
 
         The whole input is one batch. A row is the same in any batch, up to rounding.
 
         Args:
-            pixels: (n, height, width, 3) uint8, RGB or three windows, on any device.
-            precision: type of the network's matrix products; preprocessing and result are float32.
+            pixels: The patches, (n, height, width, 3) uint8 on any device: RGB or three windows.
+            precision: The type of the network's matrix products. Preprocessing and result are
+                float32.
 
         Raises:
-            InputError: the pixels have another type or shape.
+            InputError: The pixels have another type or shape.
         """
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-            got = f"{str(pixels.dtype).removeprefix('torch.')} of shape {tuple(pixels.shape)}"
-            raise InputError(f"expected uint8 pixels of shape (n, height, width, 3), got {got}")
+            dtype = str(pixels.dtype).removeprefix("torch.")
+            raise InputError(
+                "expected uint8 pixels of shape (n, height, width, 3), got "
+                f"{dtype} of shape {tuple(pixels.shape)}"
+            )
         if not pixels.shape[0]:
             return torch.zeros(0, self.width)
         device = self.device
         x = pixels.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
         if self.preprocessing is not None:
             x = preprocess(x, self.preprocessing)
-        lower = precision != "float32"
-        with torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=lower):
+        is_lower = precision != "float32"
+        with torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=is_lower):
             features = self.features(x)
         return features.float().cpu()
 
 
 def preprocess(
-    x: Float[Tensor, "n 3 height width"], how: Preprocessing
+    x: Float[Tensor, "n 3 height width"], options: Preprocessing
 ) -> Float[Tensor, "n 3 size size"]:
     """Resize the shorter side, crop the centre, and normalise pixels in [0, 1]."""
-    shorter, shape = how.resize or how.size, x.shape[-2:]
-    if min(shape) != shorter:
-        size = [
-            int(side * (shorter / min(shape))) if side > min(shape) else shorter for side in shape
-        ]
-        x = nn.functional.interpolate(x, size=size, mode=how.resampling, antialias=True)
+    height, width = x.shape[-2:]
+    shorter_side = min(height, width)
+    target = options.resize or options.size
+    if shorter_side != target:
+        # as torchvision rounds: the shorter side exactly, the longer one down
+        scale = target / shorter_side
+        new_height = target if height == shorter_side else int(height * scale)
+        new_width = target if width == shorter_side else int(width * scale)
+        x = nn.functional.interpolate(
+            x, size=[new_height, new_width], mode=options.resampling, antialias=True
+        )
         x = x.clamp(0, 1)  # cubic weights overshoot at edges; image libraries clip this to bytes
-    top, left = (round((full - how.size) / 2) for full in x.shape[-2:])
-    x = x[..., top : top + how.size, left : left + how.size]
-    mean, std = (torch.tensor(v, device=x.device).view(1, 3, 1, 1) for v in (how.mean, how.std))
+    size = options.size
+    top = round((x.shape[-2] - size) / 2)
+    left = round((x.shape[-1] - size) / 2)
+    x = x[..., top : top + size, left : left + size]
+    mean = torch.tensor(options.mean, device=x.device).view(1, 3, 1, 1)
+    std = torch.tensor(options.std, device=x.device).view(1, 3, 1, 1)
     return (x - mean) / std

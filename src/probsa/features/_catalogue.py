@@ -1,8 +1,11 @@
 """List the encoders on the command line and at the end of docs/encoders.md, from the registry."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ._registry import OPEN, entry, names
+from ._base import Card, Preprocessing
+from ._names import OPEN
+from ._registry import entry, names
 
 HEAD = """\
 ## Every encoder
@@ -13,66 +16,121 @@ HEAD = """\
 
 
 def catalogue_lines(which: str | None = None) -> Iterator[str]:
-    """Yield the properties of one encoder or of all as lines of text."""
+    """Yield the properties of one encoder or of all as lines of text.
+
+    Args:
+        which: The name of one encoder; None for all.
+    """
     for name in [which] if which else names():
-        card, (weights, needs, taken, given) = entry(name).card, _facts(name)
+        card = entry(name).card
+        texts = _describe(name)
         yield f"{name:<16} {card.summary}"
-        yield f"    {given}; input: {taken}"
+        yield f"    {texts.output}; input: {texts.input}"
         yield f"    licence: {card.licence}{' Gated.' if card.gated else ''}"
         yield f"    {card.source}"
-        yield f"    weights: {weights}; needs: {needs}"
+        yield f"    weights: {texts.weights}; needs: {texts.needs}"
 
 
 def catalogue_page() -> str:
     """Return the end of docs/encoders.md: a table of all encoders, and a section for each."""
-    rows, sections = [], []
+    rows = []
+    sections = []
     for name in names():
-        card, how = entry(name).card, entry(name).preprocessing
-        weights, needs, taken, _ = _facts(name)
-        side = f"{how.size} px" if how else ("the model's" if name.endswith(OPEN) else "any")
-        gated = "yes" if card.gated else "no"
-        cells = f"`{name}`", card.width or "the model's", side, card.licence.rstrip("."), gated
-        rows.append(f"| {' | '.join(map(str, (*cells, needs)))} |\n")
+        card = entry(name).card
+        texts = _describe(name)
+        cells = [
+            f"`{name}`",
+            str(card.width or "the model's"),
+            texts.side,
+            card.licence.rstrip("."),
+            "yes" if card.gated else "no",
+            texts.needs,
+        ]
+        rows.append(f"| {' | '.join(cells)} |\n")
         sections.append(f"""
 ## `{name}`
 
 {card.summary}
 
 - **Source**: {card.source}
-- **Weights**: {weights}
-- **Input**: {taken}
+- **Weights**: {texts.weights}
+- **Input**: {texts.input}
 """)
     return HEAD + "".join(rows + sections) + _statistics()
 
 
 def _statistics() -> str:
+    """Return the section of the page that lists the features of `handcrafted`."""
     from .handcrafted import BLOCKS
 
-    lines, first = ["\n## The features of `handcrafted`\n", "In this order:\n"], 0
-    for name, members, meaning in BLOCKS:
-        lines.append(f"- **{name}** ({first} to {first + len(members) - 1}): {meaning}.")
-        first += len(members)
+    lines = ["\n## The features of `handcrafted`\n", "In this order:\n"]
+    first = 0
+    for block in BLOCKS:
+        last = first + len(block.members) - 1
+        lines.append(f"- **{block.name}** ({first} to {last}): {block.meaning}.")
+        first = last + 1
     return "\n".join([*lines, ""])
 
 
-def _facts(name: str) -> tuple[str, str, str, str]:
-    """Return where the weights of an encoder are, what it needs, takes and gives."""
-    card, how, origin = entry(name).card, entry(name).preprocessing, entry(name).card.weights
-    weights = "none"
-    if origin and origin.package:
-        weights = f"in the package `{origin.package}` (`probsa[effnet]`)"
-    elif origin:
-        hub = origin.repository and f"https://huggingface.co/{origin.repository}"
-        weights = " or ".join(filter(None, (origin.url, hub))) or "on the model's page"
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Properties of an encoder as texts."""
+
+    weights: str
+    """Where its weights are."""
+    needs: str
+    """The packages that it needs."""
+    input: str
+    """The patches that it takes, and how they are changed."""
+    side: str
+    """The side of its input, for a table."""
+    output: str
+    """What it gives."""
+
+
+def _describe(name: str) -> _Texts:
+    card = entry(name).card
+    preprocessing = entry(name).preprocessing
     packages = " and ".join(card.packages)
     needs = f"{packages} (`probsa[encoders]`)" if packages else "no other package"
-    taken = "patches of any size, without resizing"
-    if how:
-        mean, std = (f"({', '.join(f'{v:.8g}' for v in values)})" for values in (how.mean, how.std))
-        crop = f", cropped to the central {how.size}" if how.resize else ""
-        taken = f"{how.resize or how.size} px by {how.resampling} resampling{crop}; mean {mean}, "
-        taken += f"standard deviation {std}"
+    if preprocessing is not None:
+        inputs = _describe_input(preprocessing)
+        side = f"{preprocessing.size} px"
     elif name.endswith(OPEN):
-        taken = "the model's own"
-    given = f"{card.width} features per patch"
-    return weights, needs, taken, given if card.width else "as many features as the model has"
+        inputs = "the model's own"
+        side = "the model's"
+    else:
+        inputs = "patches of any size, without resizing"
+        side = "any"
+    output = (
+        f"{card.width} features per patch" if card.width else "as many features as the model has"
+    )
+    return _Texts(_describe_weights(card), needs, input=inputs, side=side, output=output)
+
+
+def _describe_weights(card: Card) -> str:
+    origin = card.weights
+    if origin is None:
+        return "none"
+    if origin.package:
+        return f"in the package `{origin.package}` (`probsa[effnet]`)"
+    addresses = []
+    if origin.url:
+        addresses.append(origin.url)
+    if origin.repository:
+        addresses.append(f"https://huggingface.co/{origin.repository}")
+    return " or ".join(addresses) or "on the model's page"
+
+
+def _describe_input(preprocessing: Preprocessing) -> str:
+    size = preprocessing.resize or preprocessing.size
+    crop = f", cropped to the central {preprocessing.size}" if preprocessing.resize else ""
+    return (
+        f"{size} px by {preprocessing.resampling} resampling{crop}; "
+        f"mean {_list_numbers(preprocessing.mean)}, "
+        f"standard deviation {_list_numbers(preprocessing.std)}"
+    )
+
+
+def _list_numbers(values: tuple[float, ...]) -> str:
+    return f"({', '.join(f'{v:.8g}' for v in values)})"

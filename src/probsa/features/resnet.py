@@ -18,6 +18,7 @@ IMAGENET = Preprocessing(size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, resampl
 
 
 def _torchvision(name: str, digest: str, *, source: str = "", **card: Any) -> Card:
+    """Return the card of an encoder with weights of torchvision, whose file name has a digest."""
     return Card(
         licence="BSD-3-Clause (torchvision).",
         source=source or "https://docs.pytorch.org/vision/stable/models/resnet.html",
@@ -89,8 +90,8 @@ class ResNet(Network):
     """A residual network whose features are the mean of its last maps.
 
     Args:
-        architecture: name in timm.
-        stages: number of stages that are kept, of four.
+        architecture: The name in timm.
+        stages: Number of stages that are kept, of four.
     """
 
     def __init__(self, *, architecture: str = "resnet50", stages: Literal[3, 4] = 4) -> None:

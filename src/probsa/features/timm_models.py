@@ -11,7 +11,8 @@ from ._base import Card, Origin, Preprocessing
 from ._network import Network, optional
 from ._registry import register
 
-OF_A_HUB = ("hf-hub:", "hf_hub:")
+HUB_PREFIXES = ("hf-hub:", "hf_hub:")
+"""Beginnings of the names of models that are on the Hugging Face Hub."""
 
 
 @register(
@@ -30,8 +31,8 @@ class TimmModel(Network):
     """A model of timm without its classifier.
 
     Args:
-        model: name in timm, with or without the tag of its weights, or `hf-hub:OWNER/REPOSITORY`
-            for a model on the hub.
+        model: The name in timm, with or without the tag of its weights, or
+            `hf-hub:OWNER/REPOSITORY` for a model on the hub.
     """
 
     def __init__(self, *, model: str) -> None:
@@ -39,16 +40,17 @@ class TimmModel(Network):
         with torch.device("cpu"):
             super().__init__(_create(model))
         network: Any = self.network
-        card: dict[str, Any] = network.pretrained_cfg
-        how = optional("timm.data").resolve_model_data_config(network)
-        size, share = how["input_size"][-1], how["crop_pct"]
+        config = optional("timm.data").resolve_model_data_config(network)
+        size = config["input_size"][-1]
+        cropped_share = config["crop_pct"]  # of the side that is resized to
         self.preprocessing = Preprocessing(
             size=size,
-            mean=tuple(how["mean"]),
-            std=tuple(how["std"]),
-            resampling="bilinear" if how["interpolation"] == "bilinear" else "bicubic",
-            resize=None if share == 1 else math.floor(size / share),
+            mean=tuple(config["mean"]),
+            std=tuple(config["std"]),
+            resampling="bilinear" if config["interpolation"] == "bilinear" else "bicubic",
+            resize=None if cropped_share == 1 else math.floor(size / cropped_share),
         )
+        card: dict[str, Any] = network.pretrained_cfg
         repository = card.get("hf_hub_id") or ""
         file_name = card.get("hf_hub_filename")
         self.card = Card(
@@ -63,14 +65,21 @@ class TimmModel(Network):
             ),
             packages=("timm",),
         )
-        classifier = card.get("classifier") or ()
-        classifiers = (classifier,) if isinstance(classifier, str) else classifier
-        self.heads = tuple(f"{c}." for c in classifiers)
+        classifiers = card.get("classifier") or ()
+        if isinstance(classifiers, str):
+            classifiers = (classifiers,)
+        self.heads = tuple(f"{name}." for name in classifiers)
 
 
 def _create(model: str) -> nn.Module:
+    """Return a network of timm without its classifier, with random weights.
+
+    Raises:
+        UnknownName: timm has no such model.
+        WeightsError: The description of a model on the hub cannot be read.
+    """
     timm = optional("timm")
-    if not model.startswith(OF_A_HUB):
+    if not model.startswith(HUB_PREFIXES):
         # a name may end in a dot and the tag of its weights
         if not timm.is_model(model):
             raise UnknownName("model of timm", model, timm.list_models())
