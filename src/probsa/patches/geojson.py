@@ -78,37 +78,30 @@ def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
     rounded to pixels.
 
     Raises:
-        InputError: the file is not GeoJSON, a shape is damaged, or it belongs to another slide.
+        InputError: The file is not GeoJSON, a shape is damaged, or it belongs to another slide.
     """
     path = Path(path)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: this is not GeoJSON: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    features = [document] if _type(document) else document
-    if _type(document) == "FeatureCollection":
-        features = document.get("features")
-    if not isinstance(features, list):
-        raise InputError(
-            f"{path}: expected a GeoJSON FeatureCollection with a list of features, a feature or a "
-            f"list of them; got {_type(document) or _shown(document)}"
-        )
+    document = _read_document(path)
     polygons: list[Polygon] = []
     excluded: list[Polygon] = []
     tissue_classes: Counter[str] = Counter()
     excluded_classes: Counter[str] = Counter()
     without_area: Counter[str] = Counter()
-    for k, feature in enumerate(features):
+    for k, feature in enumerate(_list_features(document, path)):
         properties = feature.get("properties") if isinstance(feature, dict) else None
-        name = properties.get("name") if isinstance(properties, dict) else None
-        where = f"{path}: feature {k}" + (f" ({name})" if isinstance(name, str) else "")
+        if not isinstance(properties, dict):
+            properties = {}
+        where = f"{path}: feature {k}"
+        name = properties.get("name")
+        if isinstance(name, str):
+            where += f" ({name})"
         class_name = _class_name(properties)
         for rings in _polygons(feature, where, without_area=without_area):
             if not isinstance(rings, list) or not rings:
-                raise InputError(f"{where}: a polygon must be a list of rings; got {_shown(rings)}")
-            outer, *holes = (_ring(ring, size, where=where) for ring in rings)
+                raise InputError(
+                    f"{where}: a polygon must be a list of rings; got {_describe(rings)}"
+                )
+            outer, *holes = [_ring(ring, size, where=where) for ring in rings]
             polygon = Polygon(outer=outer, holes=tuple(holes))
             if _is_ignored(class_name):
                 excluded.append(polygon)
@@ -116,9 +109,6 @@ def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
             else:
                 polygons.append(polygon)
                 tissue_classes[class_name] += 1
-    metadata = document.get("probsa") if isinstance(document, dict) else None
-    notes = metadata.get("notes") if isinstance(metadata, dict) else None
-    known = tuple(map(str, notes)) if isinstance(notes, list) else ()
     return Tissue(
         polygons=tuple(polygons),
         slide_size=size,
@@ -128,40 +118,77 @@ def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
             excluded=dict(excluded_classes),
             without_area=dict(without_area),
         ),
-        notes=known,
+        notes=_stored_notes(document),
     )
+
+
+def _read_document(path: Path) -> Any:
+    """Return the JSON value in a file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: this is not GeoJSON: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _list_features(document: Any, path: Path) -> list[Any]:
+    """Return the features of a collection, of a list, or the only one."""
+    kind = _type(document)
+    features = document
+    if kind == "FeatureCollection":
+        features = document.get("features")
+    elif kind:
+        features = [document]
+    if not isinstance(features, list):
+        raise InputError(
+            f"{path}: expected a GeoJSON FeatureCollection with a list of features, a feature or a "
+            f"list of them; got {kind or _describe(document)}"
+        )
+    return features
+
+
+def _stored_notes(document: Any) -> tuple[str, ...]:
+    """Return the notes that `write_geojson` has stored with the tissue."""
+    metadata = document.get("probsa") if isinstance(document, dict) else None
+    notes = metadata.get("notes") if isinstance(metadata, dict) else None
+    return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
 
 def drawn_notes(tissue: Tissue) -> tuple[str, ...]:
     """Return sentences that say which drawn shapes are tissue, and which are not."""
     if tissue.drawn is None:
         return ()
-    drawn = tissue.drawn
-    taken = _listed(drawn.tissue) or "no polygon"
-    excluded = _listed(drawn.excluded)
-    notes = [f"Taken as tissue: {taken}" + (f"; excluded: {excluded}." if excluded else ".")]
-    if drawn.without_area:
-        shapes = ", ".join(f"{n} x {kind}" for kind, n in sorted(drawn.without_area.items()))
-        notes.append(f"Shapes without an area were left out: {shapes}.")
+    shapes = tissue.drawn
+    note = f"Taken as tissue: {_list_classes(shapes.tissue) or 'no polygon'}"
+    if shapes.excluded:
+        note += f"; excluded: {_list_classes(shapes.excluded)}"
+    notes = [f"{note}."]
+    if shapes.without_area:
+        kinds = ", ".join(f"{n} x {kind}" for kind, n in sorted(shapes.without_area.items()))
+        notes.append(f"Shapes without an area were left out: {kinds}.")
     return tuple(notes)
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _list_classes(counts: Mapping[str, int]) -> str:
     """List classes with their numbers of polygons."""
-    named = [f"{n} of class {name}" for name, n in sorted(counts.items()) if name]
+    classes = [f"{n} of class {name}" for name, n in sorted(counts.items()) if name]
     if "" in counts:
-        named.append(f"{counts['']} without a class")
-    return ", ".join(named)
+        classes.append(f"{counts['']} without a class")
+    return ", ".join(classes)
 
 
-def _class_name(properties: Any) -> str:
+def _class_name(properties: Mapping[str, Any]) -> str:
     """Return the class of a feature as QuPath writes it; empty if it has none."""
-    stated = properties.get("classification") if isinstance(properties, dict) else None
-    if isinstance(stated, dict):
-        parts = stated.get("names")  # QuPath 0.6 lists the parts of a derived class
-        name = stated.get("name")
-        stated = ": ".join(map(str, parts)) if isinstance(parts, list) and not name else name
-    return stated.strip() if isinstance(stated, str) else ""
+    classification = properties.get("classification")
+    name = classification
+    if isinstance(classification, dict):
+        name = classification.get("name")
+        parts = classification.get("names")
+        if not name and isinstance(parts, list):
+            # QuPath 0.6 lists the parts of a derived class
+            name = ": ".join(map(str, parts))
+    return name.strip() if isinstance(name, str) else ""
 
 
 def _is_ignored(class_name: str) -> bool:
@@ -175,10 +202,10 @@ def _polygons(shape: Any, where: str, *, without_area: Counter[str]) -> list[Any
     if kind == "Feature":
         return _polygons(shape.get("geometry"), where, without_area=without_area)
     if kind == "GeometryCollection" and isinstance(shape.get("geometries"), list):
-        found: list[Any] = []
+        polygons: list[Any] = []
         for part in shape["geometries"]:
-            found += _polygons(part, where, without_area=without_area)
-        return found
+            polygons += _polygons(part, where, without_area=without_area)
+        return polygons
     if kind in WITHOUT_AREA:
         without_area[kind] += 1
         return []
@@ -187,8 +214,8 @@ def _polygons(shape: Any, where: str, *, without_area: Counter[str]) -> list[Any
     if kind == "MultiPolygon" and isinstance(shape.get("coordinates"), list):
         return shape["coordinates"]
     raise InputError(
-        f"{where} is {kind or _shown(shape)}: tissue must be a Polygon or MultiPolygon. Delete it, "
-        "or draw it as an area"
+        f"{where} is {kind or _describe(shape)}: tissue must be a Polygon or MultiPolygon. Delete "
+        "it, or draw it as an area"
     )
 
 
@@ -198,7 +225,9 @@ def _ring(ring: Any, size: tuple[int, int], *, where: str) -> Int[np.ndarray, "p
         raise InputError(f"{where}: a ring must be a list of points [x, y] of finite numbers")
     points = np.array([p[:2] for p in ring], np.float64).reshape(-1, 2)
     slack = SLACK * max(size)
-    for x, y in points[((points < -slack) | (points > np.array(size) + slack)).any(axis=1)]:
+    is_outside = ((points < -slack) | (points > np.array(size) + slack)).any(axis=1)
+    if is_outside.any():
+        x, y = points[is_outside][0]
         raise InputError(
             f"{where}: the point ({x:g}, {y:g}) lies outside the slide, which has "
             f"{size[0]}x{size[1]} pixels at level 0. Coordinates must be level-0 pixels of this "
@@ -214,19 +243,30 @@ def _ring(ring: Any, size: tuple[int, int], *, where: str) -> Int[np.ndarray, "p
     return rounded
 
 
-def _is_point(p: Any) -> bool:
-    numbers = isinstance(p, list) and len(p) > 1 and all(isinstance(v, int | float) for v in p[:2])
-    return numbers and all(abs(v) <= sys.float_info.max for v in p[:2])
+def _is_point(value: Any) -> bool:
+    """Return whether a JSON value is a list that begins with two finite numbers."""
+    if not isinstance(value, list) or len(value) < 2:
+        return False
+    for coordinate in value[:2]:
+        # JSON may hold whole numbers that no float can
+        if not isinstance(coordinate, int | float) or not abs(coordinate) <= sys.float_info.max:
+            return False
+    return True
 
 
 def _type(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else None
+    """Return the type of a GeoJSON object; None if it states none."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("type")
     return kind if isinstance(kind, str) else None
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Describe a JSON value for messages."""
-    if isinstance(value, dict | list):
-        kind = "list" if isinstance(value, list) else "object"
-        return f"a {kind} without a known type" if value else f"an empty {kind}"
-    return "nothing" if value is None else repr(value)[:40]
+    if value is None:
+        return "nothing"
+    if not isinstance(value, dict | list):
+        return repr(value)[:40]
+    kind = "list" if isinstance(value, list) else "object"
+    return f"a {kind} without a known type" if value else f"an empty {kind}"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -141,25 +142,30 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
             f"found on {tissue.slide_size[0]}x{tissue.slide_size[1]}: they belong to two slides"
         )
     patch = patch_geometry(slide, settings)
-    lattices = [(tissue.polygons, (0, 0, *slide.size))]
-    if settings.grid == "contour":
-        lattices = [((p,), (*p.box[:2], p.box[2] + 1, p.box[3] + 1)) for p in tissue.polygons]
+    lattices = []
+    if settings.grid == "global":
+        width, height = slide.size
+        lattices.append(_Lattice(tissue.polygons, left=0, top=0, right=width, bottom=height))
+    else:
+        for polygon in tissue.polygons:
+            left, top, right, bottom = polygon.box
+            lattice = _Lattice((polygon,), left=left, top=top, right=right + 1, bottom=bottom + 1)
+            lattices.append(lattice)
+    # without padding, up to where the whole patch, whose corner is rounded, is on the slide
+    last_x = np.inf if settings.padding else slide.size[0] - patch.size[0] + 0.5
+    last_y = np.inf if settings.padding else slide.size[1] - patch.size[1] + 0.5
     coords = [np.zeros((0, 2), np.int64)]
-    for polygons, box in lattices:
-        corners = []
-        for k in (0, 1):
-            # without padding, to where the whole patch, whose corner is rounded, is on the slide
-            last = np.inf if settings.padding else slide.size[k] - patch.size[k] + 0.5
-            n = max(0, math.ceil((min(box[k + 2], last) - box[k]) / patch.step[k] - 1e-9))
-            corners.append(box[k] + np.rint(np.arange(n) * patch.step[k]).astype(np.int64))
-        inside = _contains_tissue(
-            polygons, *corners, excluded=tissue.excluded, settings=settings, patch=patch
+    for lattice in lattices:
+        x = _corners(lattice.left, min(lattice.right, last_x), step=patch.step[0])
+        y = _corners(lattice.top, min(lattice.bottom, last_y), step=patch.step[1])
+        is_patch = _contains_tissue(
+            lattice.polygons, x, y, excluded=tissue.excluded, settings=settings, patch=patch
         )
         if settings.grid == "global":
-            rows, columns = np.nonzero(inside.T)
+            rows, columns = np.nonzero(is_patch.T)
         else:
-            columns, rows = np.nonzero(inside)
-        coords.append(np.stack([corners[0][columns], corners[1][rows]], axis=1))
+            columns, rows = np.nonzero(is_patch)
+        coords.append(np.stack([x[columns], y[rows]], axis=1))
     return Patches(
         coords=np.concatenate(coords),
         size=settings.size,
@@ -169,6 +175,25 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
         mpp_level0=slide.mpp,
         slide_size=slide.size,
     )
+
+
+class _Lattice(NamedTuple):
+    """A lattice of squares over some pieces of tissue; their corners begin at (left, top)."""
+
+    polygons: tuple[Polygon, ...]
+    left: int
+    top: int
+    right: int
+    """No corner lies here or further to the right."""
+    bottom: int
+    """No corner lies here or further down."""
+
+
+def _corners(start: int, end: float, *, step: float) -> Int[np.ndarray, " n"]:
+    """Return the coordinates from `start` on that are less than `end`, rounded to pixels."""
+    # subtract a little, because a quotient that is whole may be rounded up
+    count = max(0, math.ceil((end - start) / step - 1e-9))
+    return start + np.rint(np.arange(count) * step).astype(np.int64)
 
 
 def _contains_tissue(
@@ -217,19 +242,25 @@ def tissue_shares(
     `origin` is the corner of the first square, `counts` the numbers of squares, `step` and `size`
     their distance and side. The area outside the slide and `excluded` areas contain no tissue.
     """
-    width, height = ((n - 1) * s + size for n, s in zip(counts, step, strict=True))
+    # the whole lattice is divided into cells, of which each square has n by n
+    width = (counts[0] - 1) * step[0] + size
+    height = (counts[1] - 1) * step[1] + size
     n = max(1, min(SAMPLES, int(size / math.sqrt(width * height / MOST_SAMPLES))))
     cell = size / n
-    points, axes = [], []
-    for k, length in enumerate((width, height)):
+    points = []
+    square_means = []
+    for axis, length in enumerate((width, height)):
         cells = math.ceil(length / cell - 1e-9)
-        points.append(origin[k] + (np.arange(cells) + 0.5) * cell)
-        low = np.minimum(np.round(np.arange(counts[k]) * (step[k] / cell), 9), cells - n)
-        axes.append(means(low, low + n, cells))
+        points.append(origin[axis] + (np.arange(cells) + 0.5) * cell)
+        # where each square begins, in cells; rounding removes the error of the division, and the
+        # last square does not end beyond the last cell
+        low = np.round(np.arange(counts[axis]) * (step[axis] / cell), 9)
+        low = np.minimum(low, cells - n)
+        square_means.append(means(low, low + n, cells))
     inside = raster(polygons, *points)
     if excluded:
         inside &= ~raster(excluded, *points, border=False)
-    return axes[0] @ inside.astype(np.float64) @ axes[1].T
+    return square_means[0] @ inside.astype(np.float64) @ square_means[1].T
 
 
 def by_points(
@@ -269,25 +300,31 @@ def read_patch(slide: Slide, patches: Patches, i: int) -> UInt8[np.ndarray, "siz
     overshoots at edges, as LANCZOS does.
 
     Raises:
-        RegionError: the slide cannot be decoded in this region.
+        RegionError: The slide cannot be decoded in this region.
     """
     size = patches.size
     level = level_for(slide, patches.size_level0 / size)
-    downs = np.array(factors(slide, level))
-    low, side = patches.coords[i] / downs, patches.size_level0 / downs
-    times = max(1, round(side[0] / size))
-    # less than half a pixel over the whole patch: no interpolation
-    whole = np.abs(side - times * size).max() <= 0.5
-    if whole:
-        low, side = np.rint(low), np.full(2, times * size)
-    first = np.floor(low)
-    width, height = (int(n) for n in np.ceil(low + side - 1e-6) - first)
+    # corner (x, y) and extent (width, height) of the patch in pixels of the level
+    downsamples = np.array(factors(slide, level))
+    corner = patches.coords[i] / downsamples
+    extent = patches.size_level0 / downsamples
+    factor = max(1, round(extent[0] / size))
+    # if a whole factor is wrong by at most half a pixel over the whole patch: no interpolation
+    is_whole = np.abs(extent - factor * size).max() <= 0.5
+    if is_whole:
+        corner = np.rint(corner)
+        extent = np.full(2, factor * size)
+    first = np.floor(corner)
+    width, height = (int(n) for n in np.ceil(corner + extent - 1e-6) - first)
     # readers use this factor for corners, in both directions
     x, y = (round(v * slide.levels[level].downsample) for v in first.tolist())
     pixels = slide.read(x=x, y=y, level=level, width=width, height=height)
-    if whole and times == 1:
+    if is_whole and factor == 1:
         return pixels
     # rounding may put the box slightly beyond the region, which Pillow refuses
-    box = (*(low - first), *np.minimum(low - first + side, (width, height)))
-    how = Image.Resampling.BOX if whole else Image.Resampling.HAMMING
-    return np.asarray(Image.fromarray(pixels).resize((size, size), how, box=box)).copy()
+    box_start = corner - first
+    box_end = np.minimum(box_start + extent, (width, height))
+    resampling = Image.Resampling.BOX if is_whole else Image.Resampling.HAMMING
+    image = Image.fromarray(pixels)
+    patch = image.resize((size, size), resampling, box=(*box_start, *box_end))
+    return np.asarray(patch).copy()

@@ -5,14 +5,24 @@ Values are checked before a slide is opened. CLAM's settings are presets (`prese
 
 import sys
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..errors import InputError
 
 Rule = Literal["share", "four_pt", "four_pt_hard", "center", "basic"]
-Limits = tuple[float, float, str]
-ANY: Limits = (0.0, sys.float_info.max, "0 or more")
-POSITIVE: Limits = (sys.float_info.min, sys.float_info.max, "more than 0")
+
+
+class Limits(NamedTuple):
+    """The values that an option may have."""
+
+    least: float
+    most: float
+    words: str
+    """The limits as messages state them."""
+
+
+AT_LEAST_ZERO = Limits(0.0, sys.float_info.max, "0 or more")
+POSITIVE = Limits(sys.float_info.min, sys.float_info.max, "more than 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,14 +58,14 @@ class TissueOptions:
 
     def __post_init__(self) -> None:
         _check(
-            threshold=(self.threshold, (0.0, 255.0, "from 0 to 255")),
-            median=(self.median, ANY),
-            closing=(self.closing, ANY),
-            min_area=(self.min_area, ANY),
-            min_hole=(self.min_hole, ANY),
-            max_holes=(self.max_holes, ANY),
+            threshold=(self.threshold, Limits(0.0, 255.0, "from 0 to 255")),
+            median=(self.median, AT_LEAST_ZERO),
+            closing=(self.closing, AT_LEAST_ZERO),
+            min_area=(self.min_area, AT_LEAST_ZERO),
+            min_hole=(self.min_hole, AT_LEAST_ZERO),
+            max_holes=(self.max_holes, AT_LEAST_ZERO),
             resolution=(self.resolution, POSITIVE),
-            level=(self.level, ANY),
+            level=(self.level, AT_LEAST_ZERO),
         )
         if self.median and self.median % 2 == 0:
             raise InputError(f"median must be an odd number of pixels, or 0; got {self.median}")
@@ -97,11 +107,11 @@ class PatchSettings:
 
     def __post_init__(self) -> None:
         _check(
-            size=(self.size, (1.0, sys.float_info.max, "1 or more")),
+            size=(self.size, Limits(1.0, sys.float_info.max, "1 or more")),
             mpp=(self.mpp, POSITIVE),
-            overlap=(self.overlap, (0.0, self.size - 1.0, f"from 0 to {self.size - 1}")),
-            level=(self.level, ANY),
-            min_tissue=(self.min_tissue, (0.0, 1.0, "from 0 to 1")),
+            overlap=(self.overlap, Limits(0.0, self.size - 1.0, f"from 0 to {self.size - 1}")),
+            level=(self.level, AT_LEAST_ZERO),
+            min_tissue=(self.min_tissue, Limits(0.0, 1.0, "from 0 to 1")),
         )
         if self.level and self.mpp is not None:
             raise pixel_size_conflict(self.mpp, self.level)
@@ -125,7 +135,8 @@ def pixel_size_conflict(mpp: float, level: int) -> InputError:
     )
 
 
-def _check(**values: tuple[Any, Limits]) -> None:
-    for name, (value, (least, most, words)) in values.items():
-        if value is not None and not least <= value <= most:
-            raise InputError(f"{name} must be {words}; got {value:g}")
+def _check(**options: tuple[Any, Limits]) -> None:
+    """Check that each option is None or within its limits."""
+    for name, (value, limits) in options.items():
+        if value is not None and not limits.least <= value <= limits.most:
+            raise InputError(f"{name} must be {limits.words}; got {value:g}")

@@ -33,15 +33,18 @@ def draw_overview(picture: Image.Image, tissue: Tissue, patches: Patches) -> Ima
     corners = patches.coords * scale
     for (left, top), (right, bottom) in zip(corners, corners + side, strict=True):
         draw.rectangle((left, top, right, bottom), fill=FILL, outline=border)
-    thick = max(2, round(max(picture.size) / 350))
+    line_width = max(2, round(max(picture.size) / 350))
     rings = []
     for polygon in tissue.polygons:
-        rings += [(polygon.outer, OUTLINE), *((hole, HOLE) for hole in polygon.holes)]
+        rings.append((polygon.outer, OUTLINE))
+        rings += [(hole, HOLE) for hole in polygon.holes]
     for polygon in tissue.excluded:
-        rings += [(polygon.outer, HOLE), *((hole, OUTLINE) for hole in polygon.holes)]
+        rings.append((polygon.outer, HOLE))
+        rings += [(hole, OUTLINE) for hole in polygon.holes]
     for ring, colour in rings:
         points = np.rint(ring * scale).astype(np.int64)
-        moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
-        line = [(int(x), int(y)) for x, y in points[moved]]  # a pixel is drawn once
-        draw.line([*line, line[0]], fill=colour, width=thick, joint="curve")
+        # many corners of a ring may lie in one pixel of the picture, which is drawn once
+        is_new = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
+        line = [(int(x), int(y)) for x, y in points[is_new]]
+        draw.line([*line, line[0]], fill=colour, width=line_width, joint="curve")
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")

@@ -22,7 +22,8 @@ class Polygon:
     @cached_property
     def box(self) -> tuple[int, int, int, int]:
         """Bounding box (left, top, right, bottom)."""
-        (left, top), (right, bottom) = self.outer.min(0), self.outer.max(0)
+        left, top = self.outer.min(0)
+        right, bottom = self.outer.max(0)
         return int(left), int(top), int(right), int(bottom)
 
 
@@ -61,7 +62,7 @@ class Tissue:
 
 
 def ring_area(ring: Int[np.ndarray, "points 2"]) -> float:
-    """Return the area inside a ring of either orientation."""
+    """Return the area inside a ring of either orientation, by Gauss's formula."""
     x, y = ring.astype(np.float64).T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
 
@@ -76,27 +77,32 @@ def locate(
     The result equals that of OpenCV's pointPolygonTest. It is exact for multiples of 1/2, because a
     quotient of integers below 2^53 that is such a number is exact in float64. `xs` and `ys` ascend.
     """
-    a = ring.astype(np.float64)
-    b = np.roll(a, -1, axis=0)
+    start = ring.astype(np.float64)
+    end = np.roll(start, -1, axis=0)
     # an edge crosses the rows from its upper end to its lower end, which is excluded
-    low, high = np.minimum(a, b), np.maximum(a, b)
+    low = np.minimum(start, end)
+    high = np.maximum(start, end)
     edge, row = pairs(np.searchsorted(ys, low[:, 1]), np.searchsorted(ys, high[:, 1]))
-    (x, y), (to_x, to_y) = a[edge].T, b[edge].T
-    at = x + (ys[row] - y) * (to_x - x) / (to_y - y)
-    # the parity of the crossings to the right; an overflow does not change it
+    x, y = start[edge].T
+    to_x, to_y = end[edge].T
+    crossing_x = x + (ys[row] - y) * (to_x - x) / (to_y - y)
+    # a point is inside if the number of crossings to its right is odd; an overflow keeps the parity
     crossings = np.zeros((len(xs) + 1, len(ys)), np.uint8)
-    np.add.at(crossings, (np.searchsorted(xs, at), row), 1)
-    odd = np.cumsum(crossings[:0:-1], axis=0, dtype=np.uint8)[::-1] % 2
-    location = np.where(odd, 1, -1).astype(np.int8)
+    np.add.at(crossings, (np.searchsorted(xs, crossing_x), row), 1)
+    is_odd = np.cumsum(crossings[:0:-1], axis=0, dtype=np.uint8)[::-1] % 2
+    location = np.where(is_odd, 1, -1).astype(np.int8)
 
     # points on the ring: at crossings, at vertices, and along horizontal edges
-    level = low[:, 1] == high[:, 1]
-    left = np.concatenate([at, a[:, 0], low[level, 0]])
-    right = np.concatenate([at, a[:, 0], high[level, 0]])
-    line = np.concatenate([ys[row], a[:, 1], a[level, 1]])
-    left, right, line = np.stack([left, right, line])[:, np.isin(line, ys)]
-    i, column = pairs(np.searchsorted(xs, left), np.searchsorted(xs, right, side="right"))
-    location[column, np.searchsorted(ys, line)[i]] = 0
+    horizontal = low[:, 1] == high[:, 1]
+    left = np.concatenate([crossing_x, start[:, 0], low[horizontal, 0]])
+    right = np.concatenate([crossing_x, start[:, 0], high[horizontal, 0]])
+    segment_y = np.concatenate([ys[row], start[:, 1], start[horizontal, 1]])
+    is_in_row = np.isin(segment_y, ys)
+    first_column = np.searchsorted(xs, left[is_in_row])
+    end_column = np.searchsorted(xs, right[is_in_row], side="right")
+    segment_row = np.searchsorted(ys, segment_y[is_in_row])
+    segment, column = pairs(first_column, end_column)
+    location[column, segment_row[segment]] = 0
     return location
 
 
@@ -104,9 +110,11 @@ def pairs(
     first: Int[np.ndarray, " n"], last: Int[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
     """Return all pairs (i, k) with first[i] <= k < last[i]."""
-    many = np.maximum(last - first, 0)
-    i = np.repeat(np.arange(len(many)), many)
-    return i, np.arange(len(i)) - np.repeat(np.cumsum(many) - many - first, many)
+    counts = np.maximum(last - first, 0)
+    i = np.repeat(np.arange(len(counts)), counts)
+    # the number of a pair among all, less the number of the first pair of its i
+    offset = np.cumsum(counts) - counts
+    return i, np.arange(len(i)) - np.repeat(offset - first, counts)
 
 
 def raster(
@@ -116,19 +124,26 @@ def raster(
     *,
     border: bool = True,
 ) -> Shaped[np.ndarray, "columns rows"]:
-    """Return True where (xs[i], ys[j]) lies in a polygon; xs and ys ascend.
+    """Return True where (xs[i], ys[j]) lies in a polygon.
 
-    `border` says whether points on the border lie in it.
+    Args:
+        polygons: The polygons.
+        xs: Ascending x coordinates.
+        ys: Ascending y coordinates.
+        border: Whether points on the border of a polygon or of a hole lie in the polygon.
     """
     inside = np.zeros((len(xs), len(ys)), bool)
-    least = 0 if border else 1
+    least_location = 0 if border else 1
     for polygon in polygons:
-        i, j = window(polygon.outer, xs, ys)
-        here = locate(polygon.outer, xs[i], ys[j]) >= least
+        columns, rows = window(polygon.outer, xs, ys)
+        box_x = xs[columns]
+        box_y = ys[rows]
+        in_polygon = locate(polygon.outer, box_x, box_y) >= least_location
         for hole in polygon.holes:
-            p, q = window(hole, xs[i], ys[j])
-            here[p, q] &= locate(hole, xs[i][p], ys[j][q]) <= -least
-        inside[i, j] |= here
+            hole_columns, hole_rows = window(hole, box_x, box_y)
+            location = locate(hole, box_x[hole_columns], box_y[hole_rows])
+            in_polygon[hole_columns, hole_rows] &= location <= -least_location
+        inside[columns, rows] |= in_polygon
     return inside
 
 
@@ -140,9 +155,8 @@ def window(
     before: int = 0,
 ) -> tuple[slice, slice]:
     """Return the ranges of ascending xs and ys in the box of a ring, and up to `before` it."""
-    ends = zip((xs, ys), ring.min(0) - before, ring.max(0), strict=True)
-    across, down = (
-        slice(np.searchsorted(v, low), np.searchsorted(v, high, side="right"))
-        for v, low, high in ends
-    )
-    return across, down
+    left, top = ring.min(0) - before
+    right, bottom = ring.max(0)
+    columns = slice(np.searchsorted(xs, left), np.searchsorted(xs, right, side="right"))
+    rows = slice(np.searchsorted(ys, top), np.searchsorted(ys, bottom, side="right"))
+    return columns, rows

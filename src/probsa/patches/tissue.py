@@ -6,7 +6,7 @@ offset. Slides without outlines and large images are accepted.
 """
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 
 from ..errors import SlideError, imports_from
 from ..slides import Slide, resolution_advice
@@ -39,10 +39,10 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
             "pixels (--preset clam-biopsy)"
         )
     picture, notes = _picture(slide, options)
-    mask, otsu = _mask(picture.pixels, options)
-    if options.method == "otsu" and otsu < options.threshold:
+    mask, threshold = _mask(picture.pixels, options)
+    if options.method == "otsu" and threshold < options.threshold:
         notes.append(
-            f"Otsu's threshold is {otsu:g} of 255, below {options.threshold}: "
+            f"Otsu's threshold is {threshold:g} of 255, below {options.threshold}: "
             "the slide may not contain any tissue."
         )
     if picture.lost:
@@ -64,22 +64,31 @@ def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
     if options.resolution is not None:
         assert slide.mpp is not None
         return reduced(slide, scale=options.resolution / slide.mpp), []
-    level, last = options.level, len(slide.levels) - 1
-    if level is None:  # the one before the first with a larger downsample, as OpenSlide chooses it
-        large = [k for k, v in enumerate(slide.levels) if v.downsample > CLAM_DOWNSAMPLE]
-        level = max(large[0] - 1, 0) if large else last
+    last = len(slide.levels) - 1
+    level = options.level
+    if level is None:
+        level = _clam_level(slide)
     if level > last:
         raise SlideError(
             f"{slide.path}: there is no level {level} to find tissue at; its levels are 0 to {last}"
         )
-    here = slide.levels[level]
-    if here.width * here.height <= CLAM_PIXELS:
+    width = slide.levels[level].width
+    height = slide.levels[level].height
+    if width * height <= CLAM_PIXELS:
         return whole_level(slide, level), []
     note = (
-        f"Level {level} has {here.width}x{here.height} pixels, more than CLAM accepts; tissue is "
+        f"Level {level} has {width}x{height} pixels, more than CLAM accepts; tissue is "
         f"found on an image {CLAM_DOWNSAMPLE} times smaller than the slide."
     )
     return reduced(slide, scale=float(CLAM_DOWNSAMPLE)), [note]
+
+
+def _clam_level(slide: Slide) -> int:
+    """Return the level before the first one that is too coarse, as CLAM chooses it."""
+    for k, level in enumerate(slide.levels):
+        if level.downsample > CLAM_DOWNSAMPLE:
+            return max(k - 1, 0)
+    return len(slide.levels) - 1
 
 
 def _mask(
@@ -91,8 +100,10 @@ def _mask(
     saturation = np.ascontiguousarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)[..., 1])
     if options.median > 1:
         saturation = cv2.medianBlur(saturation, options.median)
-    otsu = cv2.THRESH_OTSU if options.method == "otsu" else 0
-    used, mask = cv2.threshold(saturation, options.threshold, 255, cv2.THRESH_BINARY + otsu)
+    kind = cv2.THRESH_BINARY
+    if options.method == "otsu":
+        kind += cv2.THRESH_OTSU
+    threshold, mask = cv2.threshold(saturation, options.threshold, 255, kind)
     if options.closing:
         square = np.ones((options.closing, options.closing), np.uint8)
         before = options.closing // 2
@@ -100,7 +111,7 @@ def _mask(
         after = before if options.resolution is None else options.closing - 1 - before
         mask = cv2.dilate(mask, square, anchor=(before, before))
         mask = cv2.erode(mask, square, anchor=(after, after))
-    return mask, used
+    return mask, threshold
 
 
 def _pieces(
@@ -114,31 +125,44 @@ def _pieces(
     import cv2
 
     if options.resolution is None:  # as in CLAM: every pixel of the outline, through its centre
-        pixel, shift, how = np.array(scale), 0.0, cv2.CHAIN_APPROX_NONE
+        pixel = np.array(scale)
+        shift = 0.0
+        approximation = cv2.CHAIN_APPROX_NONE
+        round_points = np.trunc
     else:
-        pixel, shift, how = np.array(scale) / FINER, 0.5, cv2.CHAIN_APPROX_SIMPLE
+        pixel = np.array(scale) / FINER
+        shift = 0.5
+        approximation = cv2.CHAIN_APPROX_SIMPLE
+        round_points = np.rint
         mask = mask.repeat(FINER, axis=0).repeat(FINER, axis=1)
+
+    def to_level0(ring: Int[np.ndarray, "points 2"]) -> Int[np.ndarray, "points 2"]:
+        return round_points((ring + shift) * pixel).astype(np.int32)
+
+    # pixels of the mask per unit of area
     if options.unit == "patches":
         unit = float(int(REFERENCE**2 / pixel.prod()))
     else:
         assert mpp is not None
         unit = 1 / (pixel.prod() * mpp**2)
-    rings, tree = cv2.findContours(mask, cv2.RETR_CCOMP, how)
+    rings, tree = cv2.findContours(mask, cv2.RETR_CCOMP, approximation)
     rings = [ring.reshape(-1, 2) for ring in rings]
+    # the last of OpenCV's four numbers of a ring: the outline that it is a hole of, or -1
     parents = [] if tree is None else tree.reshape(-1, 4)[:, 3].tolist()
-    holes: dict[int, list[np.ndarray]] = {}
+    holes_of: dict[int, list[np.ndarray]] = {}
     for ring, parent in zip(rings, parents, strict=True):
-        holes.setdefault(parent, []).append(ring)
+        holes_of.setdefault(parent, []).append(ring)
     polygons = []
     for k, outer in enumerate(rings):
-        within = sorted(holes.get(k, []), key=ring_area, reverse=True)
-        area = ring_area(outer) - sum(map(ring_area, within))
-        if parents[k] != -1 or not area > options.min_area * unit:
+        if parents[k] != -1:
             continue
-        least = options.min_hole * unit
-        kept = [outer, *(h for h in within[: options.max_holes] if ring_area(h) > least)]
-        # CLAM truncates
-        whole = np.trunc if options.resolution is None else np.rint
-        outer, *inner = (whole((ring + shift) * pixel).astype(np.int32) for ring in kept)
-        polygons.append(Polygon(outer=outer, holes=tuple(inner)))
+        holes = sorted(holes_of.get(k, []), key=ring_area, reverse=True)
+        area = ring_area(outer) - sum(map(ring_area, holes))
+        if area <= options.min_area * unit:
+            continue
+        large_holes = []
+        for hole in holes[: options.max_holes]:
+            if ring_area(hole) > options.min_hole * unit:
+                large_holes.append(to_level0(hole))
+        polygons.append(Polygon(outer=to_level0(outer), holes=tuple(large_holes)))
     return polygons
