@@ -133,8 +133,8 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
     within a piece column by column.
 
     Raises:
-        SlideError: the settings do not fit the slide.
-        InputError: the tissue belongs to a slide of another size.
+        SlideError: The settings do not fit the slide.
+        InputError: The tissue belongs to a slide of another size.
     """
     if tissue.slide_size != slide.size:
         raise InputError(

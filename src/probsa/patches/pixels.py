@@ -6,6 +6,7 @@ ends with the last whole one. Memory use is that of one block and the result.
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -15,6 +16,8 @@ from ..errors import RegionError
 from ..slides import Slide
 from .polygons import pairs
 
+Sparse = Any
+"""A `csr_array`; the types of scipy do not know its shape and its slices."""
 BLOCK = 2048
 """Side of a block that is read in one call, in pixels of the level."""
 NEARLY = 1.01
@@ -146,7 +149,7 @@ def reduced(slide: Slide, *, scale: float) -> Picture:
     return Picture(pixels=pixels, level=level, scale=(scale, scale), lost=reader.lost)
 
 
-def _axis_means(length: int, scale: float, *, side: float, end: int) -> csr_array:
+def _axis_means(length: int, scale: float, *, side: float, end: int) -> Sparse:
     """Return the matrix of means along one axis, from pixels of a level to those of the image.
 
     Args:
@@ -164,7 +167,7 @@ def _axis_means(length: int, scale: float, *, side: float, end: int) -> csr_arra
 
 
 def _read_means(
-    reader: _Reader, rows: csr_array, columns: csr_array
+    reader: _Reader, rows: Sparse, columns: Sparse
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Read a block of a level, and average it by the matrices of rows and of columns."""
     # the part of the level that the matrices use

@@ -84,7 +84,7 @@ def _picture(slide: Slide, options: TissueOptions) -> tuple[Picture, list[str]]:
 
 
 def _clam_level(slide: Slide) -> int:
-    """Return the level before the first one that is too coarse, as CLAM chooses it."""
+    """Return the level before the first that is too coarse, as OpenSlide chooses it for CLAM."""
     for k, level in enumerate(slide.levels):
         if level.downsample > CLAM_DOWNSAMPLE:
             return max(k - 1, 0)
