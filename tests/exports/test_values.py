@@ -7,7 +7,7 @@ docs/exports.md.
 import json
 import re
 import warnings
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import pytest
 import tifffile
 import torch
 from support.made_dicom import write_ct_series, write_dicom_slide
-from support.made_exports import export, predictions, slide_bag
+from support.made_exports import QUANTITIES, export, predictions, slide_bag
 from support.made_maps import SIDE, lattice, pink
 
 from probsa import Bag
 from probsa.errors import InputError
 from probsa.evaluation import Predictor, read_predictions, stored_trust, verdict_of
+from probsa.evaluation.prediction import PER_INSTANCE
 from probsa.exports.provenance import provenance
 from probsa.exports.quantities import TABLE, channels
 from probsa.models import arguments, build, look_up, names
@@ -60,68 +61,61 @@ MODELS = ("evidence-field", "evidence-diag", "abmil", "abmil-probsa-diag", "vmil
 
 def documented() -> dict[str, list[str]]:
     """Return the datasets that may hold the values of each name, as the documentation states."""
-    rows = {}
+    datasets = {}
     for line in DOCS.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `") and len(cells) == 4 and not cells[0].startswith("`--"):
-            rows[re.sub(r" (\(KIND\)|GRADE)", "", cells[0].strip("`"))] = re.findall(
-                r"`(\w+)`", cells[1]
-            )
-    return rows
+            name = re.sub(r" (\(KIND\)|GRADE)", "", cells[0].strip("`"))
+            datasets[name] = re.findall(r"`(\w+)`", cells[1])
+    return datasets
 
 
 def test_the_documented_names_are_those_that_are_exported():
     assert list(documented()) == list(TABLE)
-    fields = {field for known in documented().values() for field in known}
-    assert fields <= set(read_fields())
+    assert set(chain(*documented().values())) <= set(PER_INSTANCE)
 
 
-def read_fields() -> tuple[str, ...]:
-    from probsa.evaluation.prediction import PER_INSTANCE
-
-    return tuple(PER_INSTANCE)
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
+    with h5py.File(file) as f:
+        return {k: np.asarray(v) for k, v in f.items() if isinstance(v, h5py.Dataset)}
 
 
 def stored_values(file: Path, kind: str) -> dict[str, np.ndarray]:
     """Return (n, columns) of each documented name, from the datasets of a file of instances."""
-    with h5py.File(file) as f:
-        arrays = {k: np.asarray(v) for k, v in f.items() if isinstance(v, h5py.Dataset)}
-    chance = kind == "probability"
-    values = {name: arrays.get(fields[0]) for name, fields in documented().items()}
+    arrays = read_arrays(file)
+    values = {name: arrays.get(datasets[0]) for name, datasets in documented().items()}
+    values["std"] = np.sqrt(arrays["attention_variance"])
     if not arrays["attention_variance"].any():
-        values["std"] = None
-    else:
-        values["std"] = np.sqrt(arrays["attention_variance"])
-    if chance:
-        values["probability"], values["mean"] = arrays["attention_mean"], None
-    if kind == "weight":
-        values["weight"] = None
-    if kind == "evidence":
-        values["evidence"] = None
-    found = {}
-    for name, column in values.items():
-        if column is not None:
-            named = f"{name} ({kind})" if name in ("mean", "std") else name
-            found[named] = column.reshape(len(column), -1).astype(np.float32)
-    return found
+        del values["std"]
+    # what is the mean as well has one name
+    if kind == "probability":
+        values["probability"] = arrays["attention_mean"]
+        del values["mean"]
+    elif kind in ("weight", "evidence"):
+        del values[kind]
+    columns = {}
+    for name, array in values.items():
+        if array is not None:
+            label = f"{name} ({kind})" if name in ("mean", "std") else name
+            columns[label] = array.reshape(len(array), -1).astype(np.float32)
+    return columns
 
 
 def predictor_of(model: str, task: str) -> Predictor:
     """Return an untrained model, whose scores differ from instance to instance."""
     spec = SPECS[task]
-    small: dict[str, Any] = {k: v for k, v in SMALL.items() if k in arguments(model)}
+    options: dict[str, Any] = {k: v for k, v in SMALL.items() if k in arguments(model)}
     if spec is not None:
         one_logit = look_up(model).model.one_field and bool(spec.starts)
-        small["likelihood"] = {**spec.as_dict(), "one_logit": one_logit}
+        options["likelihood"] = {**spec.as_dict(), "one_logit": one_logit}
     elif task == "multiclass":
-        small["n_classes"] = 3
+        options["n_classes"] = 3
     torch.manual_seed(1)
-    network = build(model, in_dim=WIDTH, **small)
+    network = build(model, in_dim=WIDTH, **options)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    classes = CLASSES[task]
-    return Predictor(network, Standardizer(), classes=classes)
+    return Predictor(network, Standardizer(), classes=CLASSES[task])
 
 
 def features(n: int) -> np.ndarray:
@@ -150,7 +144,7 @@ def slides(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[(m, t) for m in MODELS for t in SPECS], ids="-".join)
 def exported(request, slides, tmp_path_factory):
-    """The files of a slide in all formats, and the values of its file of instances."""
+    """Return the files of a slide in all formats, and the values of its file of instances."""
     model, task = request.param
     p = predicted(model, task, lattice())
     folder = tmp_path_factory.mktemp("export")
@@ -161,28 +155,35 @@ def exported(request, slides, tmp_path_factory):
     return p, task, out, stored, folder / "preds"
 
 
-def columns_of(named: dict[str, np.ndarray], quantity: str) -> np.ndarray:
+def columns_of(values: dict[str, np.ndarray], quantity: str) -> np.ndarray:
     """Return the columns of a quantity from values by name, in their order."""
-    columns = [v for k, v in named.items() if k == quantity or k.startswith(f"{quantity} ")]
+    columns = [v for k, v in values.items() if k == quantity or k.startswith(f"{quantity} ")]
     return np.stack(columns, axis=1)
+
+
+def rasters_of(stored: dict[str, np.ndarray]) -> list[tuple[str, str]]:
+    """Return the quantities that are channels or files of an image, and their names with kind."""
+    return [(key, name) for key in QUANTITIES for name in stored if name.split(" (")[0] == key]
 
 
 def test_tiles(exported):
     p, task, out, stored, _ = exported
     collection = json.loads((out / "a.geojson").read_text(encoding="utf-8"))
     tables = [f["properties"]["measurements"] for f in collection["features"]]
-    named = {name: np.array([table[name] for table in tables], np.float32) for name in tables[0]}
+    exported_values = {}
+    for name in tables[0]:
+        exported_values[name] = np.array([table[name] for table in tables], np.float32)
     for quantity, values in stored.items():
-        np.testing.assert_array_equal(columns_of(named, quantity), values, err_msg=quantity)
-    expected = sum(values.shape[1] for values in stored.values())
-    assert len(named) == expected  # nothing else
+        columns = columns_of(exported_values, quantity)
+        np.testing.assert_array_equal(columns, values, err_msg=quantity)
+    expected_count = sum(values.shape[1] for values in stored.values())
+    assert len(exported_values) == expected_count  # nothing else
     if stored.get("mean (evidence)", np.empty((1, 1))).shape[1] > 1:
-        assert any(name.endswith(CLASSES[task][-1]) for name in named)
-    assert [f["geometry"]["coordinates"][0][0] for f in collection["features"]] == (
-        p.coords.tolist()
-    )
-    whole = collection["probsa"]["prediction"]
-    np.testing.assert_allclose(list(whole.values()), p.probability, rtol=1e-6)
+        assert any(name.endswith(CLASSES[task][-1]) for name in exported_values)
+    corners = [tile["geometry"]["coordinates"][0][0] for tile in collection["features"]]
+    assert corners == p.coords.tolist()
+    prediction = collection["probsa"]["prediction"]
+    np.testing.assert_allclose(list(prediction.values()), p.probability, rtol=1e-6)
 
 
 def test_ome_tiff(exported):
@@ -197,32 +198,28 @@ def test_ome_tiff(exported):
     image = image.reshape(-1, *image.shape[-2:])
     cell = pixels.physical_size_x / 0.5  # in level-0 pixels
     x, y = (p.coords / cell + 0.25).astype(np.int64).T
-    named = {c.name: image[k][y, x] for k, c in enumerate(pixels.channels)}
-    rasters = [name for name in stored if name.split(" (")[0] in ("mean", "std", "probability")]
-    for quantity in rasters:
-        np.testing.assert_array_equal(columns_of(named, quantity), stored[quantity])
-    assert len(named) == sum(stored[name].shape[1] for name in rasters)
+    exported_values = {c.name: image[k][y, x] for k, c in enumerate(pixels.channels)}
+    channel_count = 0
+    for _, name in rasters_of(stored):
+        np.testing.assert_array_equal(columns_of(exported_values, name), stored[name])
+        channel_count += stored[name].shape[1]
+    assert len(exported_values) == channel_count
 
 
 def test_dicom(exported):
     p, _, out, stored, _ = exported
-    for quantity in ("mean", "std", "probability"):
-        expected = next((v for k, v in stored.items() if k.split(" (")[0] == quantity), None)
+    columns, rows = np.round((p.coords - p.coords.min(0)) / SIDE).astype(int).T
+    file_count = 0
+    for quantity, name in rasters_of(stored):
         files = sorted(out.glob(f"a_{quantity}*.dcm"))
-        if expected is None:
-            assert not files
-            continue
-        assert len(files) == expected.shape[1]
-        for column, file in enumerate(files):
+        for file, values in zip(files, stored[name].T, strict=True):
             dataset = pydicom.dcmread(file)
-            frame = np.frombuffer(dataset.FloatPixelData, "<f4")
-            shape = dataset.TotalPixelMatrixRows, dataset.TotalPixelMatrixColumns
+            shape = (dataset.TotalPixelMatrixRows, dataset.TotalPixelMatrixColumns)
             assert dataset.get("NumberOfFrames", 1) == 1
-            frame = frame.reshape(shape)
-            cells = np.round((p.coords - p.coords.min(0)) / SIDE).astype(int)
-            np.testing.assert_array_equal(
-                frame[cells[:, 1], cells[:, 0]], expected[:, column], err_msg=file.name
-            )
+            frame = np.frombuffer(dataset.FloatPixelData, "<f4").reshape(shape)
+            np.testing.assert_array_equal(frame[rows, columns], values, err_msg=file.name)
+        file_count += len(files)
+    assert len(list(out.glob("a_*.dcm"))) == file_count + ("probability" in stored)
     if "probability" in stored:
         segmentation = pydicom.dcmread(out / "a_segmentation.dcm")
         assert len(segmentation.SegmentSequence) == stored["probability"].shape[1]
@@ -233,39 +230,34 @@ def test_dicom(exported):
 def test_anndata(exported):
     anndata = pytest.importorskip("anndata")
     p, _, out, stored, _ = exported
-    read = anndata.read_h5ad(out / "a.h5ad")
+    data = anndata.read_h5ad(out / "a.h5ad")
     for quantity, values in stored.items():
-        held = read.obsm[quantity] if quantity in read.obsm else read.obs[quantity].to_numpy()
-        np.testing.assert_array_equal(np.asarray(held).reshape(values.shape), values)
-    own = {"patch", "bag", "instance_label", "spatial"}
-    assert set(read.obs) | set(read.obsm) == own | set(stored)
-    labels = read.obs["instance_label"].map({"unknown": -1, "negative": 0, "positive": 1})
+        column = data.obsm[quantity] if quantity in data.obsm else data.obs[quantity].to_numpy()
+        np.testing.assert_array_equal(np.asarray(column).reshape(values.shape), values)
+    other_columns = {"patch", "bag", "instance_label", "spatial"}
+    assert set(data.obs) | set(data.obsm) == other_columns | set(stored)
+    labels = data.obs["instance_label"].map({"unknown": -1, "negative": 0, "positive": 1})
     np.testing.assert_array_equal(labels, p.instance_labels)
-    np.testing.assert_allclose(read.uns["probsa"]["a"]["probability"], p.probability, rtol=1e-6)
+    np.testing.assert_allclose(data.uns["probsa"]["a"]["probability"], p.probability, rtol=1e-6)
 
 
 def test_tables_and_frames(exported):
     p, _, _, _, preds = exported
     table = read_predictions(preds)
     frame = table.instances("a").to_frame()
-    with h5py.File(preds / "instances" / "a.h5") as f:
-        arrays = {k: np.asarray(v) for k, v in f.items() if isinstance(v, h5py.Dataset)}
-    for name, values in arrays.items():
+    for name, values in read_arrays(preds / "instances" / "a.h5").items():
         column = name.replace("attention", p.score_name)
         if name == "coords":
-            held = frame[["x", "y"]]
+            columns = ["x", "y"]
         elif values.ndim == 1:
-            held = frame[[column]]
+            columns = [column]
         else:
-            held = frame[[c for c in frame if c.startswith(f"{column}_")][: values.shape[1]]]
-        np.testing.assert_array_equal(held.to_numpy(), values.reshape(len(values), -1))
+            columns = [c for c in frame if c.startswith(f"{column}_")][: values.shape[1]]
+        np.testing.assert_array_equal(frame[columns].to_numpy(), values.reshape(len(values), -1))
     row = pd.read_csv(preds / "predictions.csv", dtype={"bag": str}).iloc[0]
-    named = [c for c in row.index if c.startswith("p_")] or ["probability"]
-    np.testing.assert_allclose(
-        row[named].to_numpy(dtype=float)[-len(p.probability) :],
-        p.probability,
-        rtol=1e-5,
-    )
+    columns = [c for c in row.index if c.startswith("p_")] or ["probability"]
+    probability = row[columns].to_numpy(dtype=float)[-len(p.probability) :]
+    np.testing.assert_allclose(probability, p.probability, rtol=1e-5)
 
 
 def test_regions(exported, tmp_path):
@@ -276,20 +268,19 @@ def test_regions(exported, tmp_path):
         pytest.skip("no probability")
     out, failures = export(tmp_path, None, p, classes=CLASSES[task], geojson="contours")
     assert failures == []
-    chances = stored["probability"]
-    found = json.loads((out / "a.geojson").read_text(encoding="utf-8"))["features"]
-    expected = [
-        (level, int((column >= np.float32(level)).sum()))
-        for column in chances.T
-        for level in (0.5, 0.8, 0.9, 0.95)
-        if (column >= np.float32(level)).any()
-    ]
-    measured = [f["properties"]["measurements"] for f in found]
-    assert [(m["level"], m["patches"]) for m in measured] == expected
+    expected = []
+    for column in stored["probability"].T:
+        for level in (0.5, 0.8, 0.9, 0.95):
+            patches = int((column >= np.float32(level)).sum())
+            if patches > 0:
+                expected.append((level, patches))
+    regions = json.loads((out / "a.geojson").read_text(encoding="utf-8"))["features"]
+    measurements = [region["properties"]["measurements"] for region in regions]
+    assert [(m["level"], m["patches"]) for m in measurements] == expected
     text = DOCS.read_text(encoding="utf-8")
-    for feature, held in zip(found, measured, strict=True):
-        assert shape(feature["geometry"]).area == held["patches"] * SIDE**2 == held["area px²"]
-        assert all(f"`{name}`" in text for name in held)
+    for region, m in zip(regions, measurements, strict=True):
+        assert shape(region["geometry"]).area == m["patches"] * SIDE**2 == m["area px²"]
+        assert all(f"`{name}`" in text for name in m)
 
 
 def test_nifti(tmp_path):
@@ -303,13 +294,12 @@ def test_nifti(tmp_path):
         out, failures = export(folder, tmp_path / "cts", p, classes=CLASSES[task], nifti=True)
         assert failures == []
         stored = stored_values(folder / "preds" / "instances" / f"{p.name}.h5", p.score_kind)
-        for quantity in ("mean", "std", "probability"):
-            expected = next(v for k, v in stored.items() if k.split(" (")[0] == quantity)
+        assert [key for key, _ in rasters_of(stored)] == [*QUANTITIES]
+        for quantity, name in rasters_of(stored):
             files = sorted(out.glob(f"{p.name}_{quantity}*.nii.gz"))
-            assert len(files) == expected.shape[1]
-            for column, file in enumerate(files):
+            for file, values in zip(files, stored[name].T, strict=True):
                 data = nibabel.load(file).get_fdata(dtype=np.float32)
-                np.testing.assert_array_equal(data[0, 0], expected[:, column])
+                np.testing.assert_array_equal(data[0, 0], values)
                 assert (data == data[:1, :1]).all()
 
 
@@ -317,14 +307,9 @@ def test_nifti(tmp_path):
 @pytest.mark.parametrize("model", names())
 def test_no_two_quantities_are_the_same_values(model, task):
     p = predicted(model, task, lattice())
-    found = list(channels(p, CLASSES[task]))
-    by_column: dict = {}
-    for q in found:
-        by_column.setdefault(q.column, []).append(q)
-    for same_class in by_column.values():
-        for a, b in combinations(same_class, 2):
-            if np.ptp(a.values) > 0:
-                assert not np.allclose(a.values, b.values, rtol=1e-4, atol=1e-7), (a.label, b.label)
+    for a, b in combinations(channels(p, CLASSES[task]), 2):
+        if a.column == b.column and np.ptp(a.values) > 0:
+            assert not np.allclose(a.values, b.values, rtol=1e-4, atol=1e-7), (a.label, b.label)
 
 
 def test_each_export_says_what_the_bag_is_called_and_whether_its_map_may_be_trusted(tmp_path):
