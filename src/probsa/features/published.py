@@ -188,13 +188,12 @@ def _timm(architecture: str, **arguments: object) -> nn.Module:
     return optional("timm").create_model(architecture, num_classes=0, **arguments)
 
 
-# CONCH v1.5
 TRUNK = 1024
-"""Channels of its tokens."""
+"""Channels of the tokens of CONCH v1.5."""
 WIDTH = 768
-"""Number of its features."""
+"""Number of features of CONCH v1.5."""
 HEADS = 8
-"""Heads of its pooler."""
+"""Attention heads of its pooler."""
 SIDE = 28
 """Number of its tokens in a row."""
 
