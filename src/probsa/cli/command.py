@@ -28,10 +28,10 @@ from ..core import (
     PositiveFloat,
     bag_limit,
     convert_value,
-    described,
     not_a_file,
     place_in_words,
     printable,
+    takes_list,
 )
 from ..errors import InputError, OutputExists, ProbSAError, hint
 from ..removed import instead_of
@@ -84,38 +84,49 @@ class Answer:
             self.text(OUT)
         elif self.text:
             write(self.text)
-        of_reason: dict[str, list[str]] = {}
-        for bag, reason in () if as_json else self.failures:
-            of_reason.setdefault(reason, []).append(bag)
-        for reason, bags in of_reason.items():  # what is missing for all is said once
-            named = ", ".join(bags[:MOST_NAMED]) + (", …" if len(bags) > MOST_NAMED else "")
-            several = f"{len(bags)} bags ({named})" if len(bags) > 1 else named
-            write(f"probsa: left out {several}: {reason}", error=True)
+        if not as_json:
+            self._write_failures()
         return 1 if self.failures else self.status
+
+    def _write_failures(self) -> None:
+        """Write which bags were left out; a reason that several share is written once."""
+        bags_of: dict[str, list[str]] = {}
+        for bag, reason in self.failures:
+            bags_of.setdefault(reason, []).append(bag)
+        for reason, bags in bags_of.items():
+            names = ", ".join(bags[:MOST_NAMED])
+            if len(bags) > MOST_NAMED:
+                names += ", …"
+            if len(bags) > 1:
+                names = f"{len(bags)} bags ({names})"
+            write(f"probsa: left out {names}: {reason}", error=True)
 
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that raises its errors, in plain words."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         style = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=style, allow_abbrev=False, **given)
+        super().__init__(formatter_class=style, allow_abbrev=False, **options)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Accept any value: choices are for help and completion, and checked with all others."""
 
     def error(self, message: str) -> Any:
+        """Raise an error of argparse, which says what is wrong in its message alone."""
         if match := re.match(r"unrecognized arguments: (.+)", message):
-            unknown = [word.partition("=")[0] for word in match[1].split()]
-            removed = [word for word in unknown if word.startswith("-") and instead_of(word)]
-            argument = next(iter(removed or unknown))
+            words = [word.partition("=")[0] for word in match[1].split()]
+            removed = [word for word in words if word.startswith("-") and instead_of(word)]
+            argument = (removed or words)[0]
             if not argument.startswith("-"):
                 message = f"{self.prog} got an unexpected value {argument!r}: expected --FLAG VALUE"
             else:
-                guess = instead_of(argument) or hint(argument, self._option_string_actions)
-                message = f"{self.prog} has no argument {argument!r}.{guess}"
-        elif match := re.match(r"argument ([\w.-]+): (expected|ignored)", message):
-            message = f"{match[1]} {'needs a' if match[2] == 'expected' else 'takes no'} value"
+                advice = instead_of(argument) or hint(argument, self._option_string_actions)
+                message = f"{self.prog} has no argument {argument!r}.{advice}"
+        elif match := re.match(r"argument ([\w.-]+): expected", message):
+            message = f"{match[1]} needs a value"
+        elif match := re.match(r"argument ([\w.-]+): ignored", message):
+            message = f"{match[1]} takes no value"
         elif match := re.match(r"the following arguments are required: (.+)", message):
             names = [n if n.startswith("--") else n.upper() for n in match[1].split(", ")]
             message = f"{self.prog} needs {' and '.join(names)}. See {self.prog} --help"
@@ -146,35 +157,42 @@ class Parameter:
         kind = self.annotation
         if get_origin(kind) in (Union, UnionType):
             (kind,) = (part for part in get_args(kind) if part is not NoneType)
-        marks = getattr(kind, "__metadata__", ())
-        flag = next((mark for mark in reversed(marks) if isinstance(mark, Flag)), Flag())
-        return kind, get_args(kind)[0] if marks else kind, flag
+        flag = Flag()
+        if get_origin(kind) is not Annotated:
+            return kind, kind, flag
+        for mark in kind.__metadata__:
+            if isinstance(mark, Flag):
+                flag = mark
+        return kind, get_args(kind)[0], flag
 
     def add(self, group: Any) -> None:
         """Add the argument to a parser or to a group of it."""
         _, plain, flag = self.kind
-        key, words = self.key, self.help or flag.help
+        help_text = self.help or flag.help
         required = self.default in (inspect.Parameter.empty, MISSING)
-        if not required and self.default is not None and plain is not bool:
-            words += "" if "Default: " in words else f" Default: {self.default}."
-        how: dict[str, Any] = {"help": words.replace("%", "%%")}
+        has_default = not required and self.default is not None and plain is not bool
+        if has_default and "Default: " not in help_text:
+            help_text += f" Default: {self.default}."
+        options: dict[str, Any] = {"help": help_text.replace("%", "%%")}
         if plain is bool:
-            how["action"] = "store_true"
+            options["action"] = "store_true"
         else:
-            how["default"] = None if required else self.default
             choices = get_args(plain) if get_origin(plain) is Literal else None
-            how["choices"] = choices
-            how["metavar"] = flag.metavar or (None if choices else key.upper())
+            metavar = None if choices else self.key.upper()
+            options["default"] = None if required else self.default
+            options["choices"] = choices
+            options["metavar"] = flag.metavar or metavar
             if flag.repeated:
-                how["action"] = "append"
+                options["action"] = "append"
             elif get_origin(plain) is list:
-                how["nargs"] = "+"
+                options["nargs"] = "+"
             elif flag.alone is not None or (self.positional and not required):
-                how |= {"nargs": "?", "const": flag.alone}
+                options["nargs"] = "?"
+                options["const"] = flag.alone
         if self.positional:
-            group.add_argument(self.name, **how)
+            group.add_argument(self.name, **options)
         else:
-            group.add_argument(f"--{key}", dest=self.name, required=required, **how)
+            group.add_argument(f"--{self.key}", dest=self.name, required=required, **options)
 
     def read(self, value: Any) -> Any:
         """Return a value from the command line in the type of the parameter.
@@ -185,8 +203,8 @@ class Parameter:
         kind, plain, flag = self.kind
         if value is None or plain is bool:
             return value
-        several = get_origin(plain) is list and not (flag.repeated or self.positional)
-        if several and len(value) == 1:  # normal,tumour is normal tumour
+        is_list = get_origin(plain) is list and not flag.repeated and not self.positional
+        if is_list and len(value) == 1:  # normal,tumour is normal tumour
             value = [part.strip() for part in value[0].strip("[]").split(",")]
         if plain in (int, float):
             with suppress(ValueError):
@@ -250,20 +268,24 @@ class Command:
         self.module = import_module(f".commands.{name.replace('-', '_')}", __package__)
         self.signature = list(inspect.signature(self.module.run).parameters.values())
         self.takes_keys = any(p.kind is p.VAR_KEYWORD for p in self.signature)
-        self.description, described = _read_docstring(self.module.run)
-        self.parameters, title = [], ""
+        self.description, help_of = _read_docstring(self.module.run)
+        self.parameters: list[Parameter] = []
+        title = ""
         for p in self.signature:
-            words, found = described, [(p.name, p.annotation, p.default)]
             if is_dataclass(p.annotation):
-                words = _read_docstring(p.annotation)[1]
-                found = [(f.name, f.type, f.default) for f in fields(p.annotation)]
-            elif p.kind is p.VAR_KEYWORD or p.name == "json":
-                continue
-            for key, annotation, default in found:
-                text, title = words.pop(key, ("", title))
+                _, help_of_fields = _read_docstring(p.annotation)
+                for f in fields(p.annotation):
+                    text, title = help_of_fields.get(f.name, ("", title))
+                    self.parameters.append(Parameter(f.name, f.type, f.default, text, title))
+            elif p.kind is not p.VAR_KEYWORD and p.name != "json":
+                text, title = help_of.pop(p.name, ("", title))
                 positional = p.kind is p.POSITIONAL_OR_KEYWORD
-                self.parameters.append(Parameter(key, annotation, default, text, title, positional))
-        self.keys = [Parameter(n, KEY, None, *words) for n, words in described.items()]
+                self.parameters.append(
+                    Parameter(p.name, p.annotation, p.default, text, title, positional)
+                )
+        self.keys = [
+            Parameter(name, KEY, None, text, group) for name, (text, group) in help_of.items()
+        ]
         """The keys of a run or a grid that the docstring describes."""
         if name in LIMITED:
             self.parameters.append(LIMIT)
@@ -277,7 +299,10 @@ class Command:
     def add_to(self, parser: CommandParser, keys: Mapping[str, str] | None = None) -> None:
         """Add the arguments to a parser."""
         groups: dict[str, Any] = {"": parser}
-        for parameter in self.parameters + ([] if keys is None else self.keys):
+        parameters = list(self.parameters)
+        if keys is not None:
+            parameters += self.keys
+        for parameter in parameters:
             if parameter.title not in groups:
                 groups[parameter.title] = parser.add_argument_group(parameter.title)
             parameter.add(groups[parameter.title])
@@ -295,94 +320,107 @@ class Command:
             InputError: an argument is unknown, missing or wrong; says what is expected.
         """
         parser = self.parser()
-        own, keys = list(arguments), {}
-        if self.takes_keys:
-            several = not parser._get_positional_actions()
-            own, keys = _separate(arguments, parser._option_string_actions, several=several)
-        return parser.parse_args(own), keys
+        if not self.takes_keys:
+            return parser.parse_args(arguments), {}
+        takes_lists = not parser._get_positional_actions()
+        flags = parser._option_string_actions
+        own_arguments, keys = _separate(arguments, flags, takes_lists=takes_lists)
+        return parser.parse_args(own_arguments), keys
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command and return its exit status."""
-        if self.takes_keys and (asked := HELP & set(arguments)):
-            keys = {}
-            with suppress(InputError):  # show help even if the arguments are not valid yet
-                keys = self.parse([a for a in arguments if a not in HELP])[1]
-            parser = self.parser(keys)
-            if HELP_ALL not in asked and self.module.KEYS.short:
-                self.module.KEYS.shorten(parser)
-            write(parser.format_help())
+        if self.takes_keys and HELP & set(arguments):
+            self._write_help_with_keys(arguments)
             return 0
-        given, keys = self.parse(arguments)
-        values = {p.name: p.read(getattr(given, p.name)) for p in self.parameters}
+        namespace, keys = self.parse(arguments)
+        values = {p.name: p.read(getattr(namespace, p.name)) for p in self.parameters}
         for p in self.parameters:
             p.check_path(values[p.name])
-            needed = p.kind[2].needs
-            if needed and values[p.name] != p.default:
-                other = needed.split()[0]
-                if not values[other.strip("-").replace("-", "_")]:
-                    raise InputError(f"--{p.key} has no effect without {other}: add {needed}")
+            self._check_needed(p, values)
         for p in self.signature:
             if is_dataclass(p.annotation) and isinstance(p.annotation, type):
-                own = {f.name: values.pop(f.name) for f in fields(p.annotation)}
-                values[p.name] = p.annotation(**own)
+                of_record = {f.name: values.pop(f.name) for f in fields(p.annotation)}
+                values[p.name] = p.annotation(**of_record)
             elif p.name == "json":
-                values["json"] = given.json
+                values["json"] = namespace.json
         with bag_limit(values.pop("max_bag_gb", None)):
             answer = self.module.run(**values, **keys)
-        return 0 if answer is None else answer.write(as_json=given.json)
+        return 0 if answer is None else answer.write(as_json=namespace.json)
+
+    def _write_help_with_keys(self, arguments: Sequence[str]) -> None:
+        """Write the help of a command that takes keys, for the model that the arguments name."""
+        keys = {}
+        with suppress(InputError):  # show help even if the arguments are not valid yet
+            _, keys = self.parse([a for a in arguments if a not in HELP])
+        parser = self.parser(keys)
+        if HELP_ALL not in arguments and self.module.KEYS.short:
+            self.module.KEYS.shorten(parser)
+        write(parser.format_help())
+
+    def _check_needed(self, parameter: Parameter, values: Mapping[str, Any]) -> None:
+        """Refuse a flag that has no effect without another one, which is not given."""
+        needed = parameter.kind[2].needs
+        if not needed or values[parameter.name] == parameter.default:
+            return
+        other = needed.split()[0]
+        if not values[other.strip("-").replace("-", "_")]:
+            raise InputError(f"--{parameter.key} has no effect without {other}: add {needed}")
 
 
 def _read_docstring(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
     """Return a docstring's description, and by name a help text and the title of its group."""
     text = inspect.cleandoc(documented.__doc__ or "")
     description, *sections = re.split(r"\n(?=\S.*:\n {4}[\w.]+: )", text)
-    described: dict[str, tuple[str, str]] = {}
+    help_of: dict[str, tuple[str, str]] = {}
     for section in sections:
-        title, _, body = section.partition(":\n")
-        title = "" if title == "Args" else title.lower()
+        heading, _, body = section.partition(":\n")
+        title = "" if heading == "Args" else heading.lower()
         for name, words in re.findall(r"^ {4}([\w.]+): (.+(?:\n {5,}.+)*)", body, re.MULTILINE):
-            described[name] = " ".join(words.split()), title
-    return description.strip(), described
+            help_of[name] = " ".join(words.split()), title
+    return description.strip(), help_of
 
 
 def _separate(
-    arguments: Sequence[str], flags: Mapping[str, argparse.Action], *, several: bool
+    arguments: Sequence[str], flags: Mapping[str, argparse.Action], *, takes_lists: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command's own arguments, and the keys of a run with their values.
 
     Both `--batch-size 4` and `--batch_size=4` are understood, with or without the section; a
-    true-or-false key alone means true, as may one of a model, which only the model knows. If
-    `several`, a list may be written as several values: `--classes normal tumour`.
+    true-or-false key alone means true, as may one of a model, which only the model knows. If it
+    `takes_lists`, a list may be written as several values: `--classes normal tumour`.
     """
     from ..training import full_name, section_keys
 
-    own: list[str] = []
+    own_arguments: list[str] = []
     keys: dict[str, str] = {}
     rest = list(arguments)
     while rest:
         token = rest.pop(0)
         if not token.startswith("--"):
-            own.append(token)
+            own_arguments.append(token)
             continue
         name, equals, value = token.partition("=")
         key = full_name(name[2:].replace("-", "_"))
         flag = f"--{name[2:].replace('_', '-')}"
         is_switch = flag in flags and flags[flag].nargs == 0
         if not equals and not is_switch and rest and not rest[0].startswith("--"):
-            value, equals = rest.pop(0), "="
-        known = section_keys().get(key)
-        if several and known is not None and "a list (" in described(known.annotation):
+            value = rest.pop(0)
+            equals = "="
+        section_key = section_keys().get(key)
+        if takes_lists and section_key is not None and takes_list(section_key.annotation):
             more = [*takewhile(lambda word: not word.startswith("--"), rest)]
             del rest[: len(more)]
-            value = f"[{', '.join(v.strip(',') for v in (value, *more))}]" if more else value
-        may_stand_alone = key != "model.name" if known is None else known.annotation is bool
+            if more:
+                value = f"[{', '.join(v.strip(',') for v in (value, *more))}]"
         if flag in flags:
-            own.append(f"{flag}{equals}{value}")
-        elif equals or may_stand_alone:
-            keys[key] = value if equals else "true"
+            own_arguments.append(f"{flag}{equals}{value}")
+        elif equals:
+            keys[key] = value
+        elif key != "model.name" if section_key is None else section_key.annotation is bool:
+            keys[key] = "true"
         else:
             raise InputError(f"{flag} needs a value")
-    return own, keys
+    return own_arguments, keys
 
 
 def message_of(error: Exception) -> str:

@@ -90,10 +90,9 @@ def run_demo(
     for folder in folders:
         remove_written_folder(folder)
     write_json(out / MARK, {"finished": False})
-    shape = {"stride": STRIDE, "size": SIZE}
-    made = write_digit_slides(out / "data", bags=slides, seed=0, **shape)
-    held_out = [slide for slide in made if slide.part != "train"]
-    write_digit_pictures(out / "data" / "slides", held_out, **shape)
+    digit_slides = write_digit_slides(out / "data", bags=slides, seed=0, stride=STRIDE, size=SIZE)
+    held_out = [slide for slide in digit_slides if slide.part != "train"]
+    write_digit_pictures(out / "data" / "slides", held_out, stride=STRIDE, size=SIZE)
     models = {}
     for model, title in MODELS.items():
         if reporter is not None:
@@ -131,9 +130,14 @@ def run_config(data: Path, model: str, *, epochs: int) -> RunConfig:
     AUROC than the cyclical default on three sets of slides with different noise. The default recipe
     is as it is, but with fewer epochs, members and samples, so that the demo does not take long.
     """
-    keys: dict[str, Any] = {"features": str(data / "features"), "labels": str(data / "labels.csv")}
-    # with matrices of this size, a second thread makes it slower
-    keys |= {"device": "cpu", "threads": 1, "tensorboard": False, "seed": 0}
+    keys: dict[str, Any] = {
+        "features": str(data / "features"),
+        "labels": str(data / "labels.csv"),
+        "device": "cpu",
+        "threads": 1,  # with matrices of this size, a second thread makes it slower
+        "tensorboard": False,
+        "seed": 0,
+    }
     if model == DEFAULT:
         keys |= {"epochs": max(1, epochs // 2), "members": MEMBERS, "predict_samples": 200}
         return read_run(None, keys)
@@ -163,27 +167,27 @@ def _page(out: Path) -> Path:
 
 def _maps(out: Path) -> dict[str, Any]:
     """Draw the models side by side; return the pictures and the metrics of a map of nothing."""
-    tables = {m: read_predictions(out / "runs" / m / "predictions") for m in MODELS}
-    table = tables.pop(DEFAULT)
-    positive = {b: y == 1 for b, y in zip(table.bags, table.labels, strict=True)}
-    test = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "test"]
-    maps = {bag: out / "maps" / f"{bag}.png" for bag in [b for b in test if positive[b]][:SHOWN]}
-    for bag, path in maps.items():
+    rivals = {m: read_predictions(out / "runs" / m / "predictions") for m in MODELS}
+    table = rivals.pop(DEFAULT)
+    is_positive = {bag: y == 1 for bag, y in zip(table.bags, table.labels, strict=True)}
+    test = [bag for bag, part in zip(table.bags, table.parts, strict=True) if part == "test"]
+    positive_test = [bag for bag in test if is_positive[bag]]
+    pictures: list[str] = []
+    for bag in positive_test[:SHOWN]:
         p = table.instances(bag)
-        others = {f"{MODELS[m]}, attention": t.instances(bag) for m, t in tables.items()}
+        others = {f"{MODELS[m]}, attention": t.instances(bag) for m, t in rivals.items()}
         title = f"{bag} · p = {of_chance(float(p.probability[0]))} by the default recipe"
-        save_figure(draw_doubt(p, name="default", others=others, title=title), path)
+        picture = out / "maps" / f"{bag}.png"
+        save_figure(draw_doubt(p, name="default", others=others, title=title), picture)
+        pictures.append(str(picture))
     instances = InstanceTable.of(
         map(table.instances, test),
-        positive=lambda p: positive[p.name],
+        positive=lambda p: is_positive[p.name],
         more=lambda p: {"centre": centre(p.coords)},
     )
     null = instance_metrics([instances], null_map="centre", bootstrap=500)
-    shown = ("auroc_positive_bags", "average_precision_positive_bags")
-    return {
-        "maps": [str(path) for path in maps.values()],
-        "null": {key: null[key].to_dict() for key in shown},
-    }
+    metrics = ("auroc_positive_bags", "average_precision_positive_bags")
+    return {"maps": pictures, "null": {key: null[key].to_dict() for key in metrics}}
 
 
 def beside_chance(auroc: Metric) -> str:
@@ -200,16 +204,21 @@ def render(result: dict[str, Any], console: Console) -> None:
     """Print the comparison as a table, and what it does and does not show."""
     title = f"{result['models'][DEFAULT]['bags']} test slides: value [95 % interval]"
     table = Table("", *MODELS.values(), "nearness to the centre", title=title)
-    columns = [
-        {**m["instances"], "auroc": m["metrics"]["auroc"]} for m in result["models"].values()
-    ]
-    for key, row in ROWS.items():
-        found = [Metric.from_dict(c[key]) if key in c else None for c in (*columns, result["null"])]
-        cells = []
-        for metric in found:
-            beside = beside_chance(metric) if metric is not None and "auroc" in key else ""
-            text = "" if metric is None else metric.reason or str(metric)
-            cells.append(f"{text}\n{beside}" if beside else text)
-        table.add_row(row, *cells)
+    columns: list[dict[str, Any]] = []
+    for model in result["models"].values():
+        columns.append({**model["instances"], "auroc": model["metrics"]["auroc"]})
+    columns.append(result["null"])
+    for key, heading in ROWS.items():
+        cells: list[str] = []
+        for column in columns:
+            cells.append(_cell(Metric.from_dict(column[key]), key) if key in column else "")
+        table.add_row(heading, *cells)
     console.print(table)
     console.print(REMARKS.format(members=MEMBERS, **result), markup=False, soft_wrap=True)
+
+
+def _cell(metric: Metric, key: str) -> str:
+    """Return a metric in words, an AUROC with what it says of chance below it."""
+    text = metric.reason or str(metric)
+    verdict = beside_chance(metric) if "auroc" in key else ""
+    return f"{text}\n{verdict}" if verdict else text

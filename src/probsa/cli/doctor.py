@@ -143,7 +143,8 @@ def _dicom() -> str:
 
 
 def _decoders() -> str:
-    find, uids = import_module("pydicom.pixels").get_decoder, import_module("pydicom.uid")
+    find = import_module("pydicom.pixels").get_decoder
+    uids = import_module("pydicom.uid")
     kinds = ("JPEGLosslessSV1", "JPEGLSLossless", "JPEG2000Lossless", "RLELossless")
     missing = [kind for kind in kinds if not find(getattr(uids, kind)).is_available]
     if missing:

@@ -37,11 +37,27 @@ The flow of the data, with the commands of each stage:
 traceback of an error."""
 
 COMMANDS = (
-    "info", "run", "patch", "extract", "convert", "dataset", "train", "predict",
-    "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor", "demo",
-)  # fmt: skip
+    "info",
+    "run",
+    "patch",
+    "extract",
+    "convert",
+    "dataset",
+    "train",
+    "predict",
+    "evaluate",
+    "sets",
+    "map",
+    "view",
+    "benchmark",
+    "models",
+    "encoders",
+    "doctor",
+    "demo",
+)
 """In the order of the flow. Each is the function `run` of a module of `commands`."""
 DEBUG = "--debug"
+SHOW_CURSOR = "\x1b[?25h"
 SHELL = Parameter(
     name="print_shtab",
     annotation=Annotated[Literal["bash", "zsh"], Flag("SHELL")],
@@ -85,15 +101,18 @@ if logging.lastResort is not None:  # writes the notes of the library to standar
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     # A process of its own is also ended by ctrl-C, and by a signal while Python shuts down.
-    own = arguments is None
-    signals = (signal.SIGTERM, signal.SIGINT) if own else (signal.SIGTERM,)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    arguments = [a for a in given if a != DEBUG]
+    is_process = arguments is None
+    signals = (signal.SIGTERM, signal.SIGINT) if is_process else (signal.SIGTERM,)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = [a for a in command_line if a != DEBUG]
     how_to_go_on = printable(f"probsa: stopped. {advice_after_stop(arguments)}")
-    # a bar hides the cursor of a terminal
-    stopped = ("\x1b[?25h" if sys.stderr.isatty() else "") + how_to_go_on + "\n"
+    message_after_stop = f"{how_to_go_on}\n"
+    if sys.stderr.isatty():  # a bar hides the cursor
+        message_after_stop = f"{SHOW_CURSOR}{message_after_stop}"
     try:
-        with stoppable(*signals, message=stopped, restore=not own, watched=own):
+        with stoppable(
+            *signals, message=message_after_stop, restore=not is_process, watched=is_process
+        ):
             return _dispatch(arguments)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
@@ -104,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as e:  # noqa: BLE001 - the last line of defence
         expected = isinstance(e, ProbSAError | OSError)
         message = message_of(e) if expected else describe(e, arguments)
-        if DEBUG in given:
+        if DEBUG in command_line:
             show_traceback(e)
         if "--json" in arguments:
             write(json.dumps({"error": message, "kind": type(e).__name__}))

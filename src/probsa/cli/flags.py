@@ -88,11 +88,15 @@ class WorkFlags:
                 f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
             )
         return RunOptions(
-            engine=self.engine, workers=workers, isolated=isolated, gpus=gpus,
-            share=share, overwrite=self.overwrite,
+            engine=self.engine,
+            workers=workers,
+            isolated=isolated,
+            gpus=gpus,
+            share=share,
+            overwrite=self.overwrite,
             slurm={key: int(value) if value.isdecimal() else value for key, _, value in pairs},
             note=ERR.print,
-        )  # fmt: skip
+        )
 
 
 def estimated(estimate: "Estimate") -> Answer:

@@ -133,7 +133,9 @@ class TrainingBar(Bar, Reporter):
         self.of_member = f"member {number}/{count}  "
 
     def start(self, *, done: int, epochs: int) -> None:
-        self.epochs, self.first_step, self.estimated = epochs, None, False
+        self.epochs = epochs
+        self.first_step = None
+        self.estimated = False
         self.tenths = done * 10 // max(1, epochs)
         self.update(total=float(epochs), completed=float(done))
         if done >= epochs:
@@ -145,7 +147,8 @@ class TrainingBar(Bar, Reporter):
         text = f"{self.of_member}epoch {epoch + 1}/{self.epochs}"
         self.update(completed=epoch + share, description=text)
         # write once how long the remaining epochs will take, from the steps after the first
-        now, done = time.monotonic(), epoch + share
+        now = time.monotonic()
+        done = epoch + share
         if self.first_step is None:
             self.first_step = now, done
         elif not self.estimated and now - self.first_step[0] >= ESTIMATE_AFTER:
@@ -180,7 +183,9 @@ class GridBar(Bar, Watch):
     cell = ""
 
     def grid(self, *, cells: int, done: int) -> None:
-        self.cells, self.done, self.tenths = cells, done, done * 10 // cells
+        self.cells = cells
+        self.done = done
+        self.tenths = done * 10 // cells
         self.update(total=cells)
         self._show()
         if done:

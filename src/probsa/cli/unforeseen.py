@@ -31,29 +31,33 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
     """
     command = next((a for a in arguments if not a.startswith("-")), "")
     words = " ".join(str(error).split())[:LONGEST]
-    what = f"{type(error).__name__}: {words}" if words else type(error).__name__
+    event = f"{type(error).__name__}: {words}" if words else type(error).__name__
     if isinstance(error, MemoryError):
-        what = "there is not enough memory" + (f" ({words})" if words else "")
+        event = f"there is not enough memory ({words})" if words else "there is not enough memory"
     package = str(Path(__file__).parents[1])
     place = file = ""
     for frame, number in traceback.walk_tb(error.__traceback__):
-        code, values = frame.f_code, frame.f_locals
+        code = frame.f_code
+        values = frame.f_locals
         if not code.co_filename.startswith(package):
             continue
         place = f" ({Path(code.co_filename).stem}.{code.co_name}, line {number})"
         # the path that the innermost function with one was called with, or has
         names = (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *values)
         paths = [values[name] for name in names if isinstance(values.get(name), Path)]
-        file = f" while using {paths[0]}" if paths else file
+        if paths:
+            file = f" while using {paths[0]}"
     fault = (
-        "The installation is broken: an installed package cannot be imported. Install probsa and "
-        "its extras again; `probsa doctor` names what is broken, and --debug shows where"
-        if _is_of_the_installation(error)
-        else "This is a fault of probsa: please report it, with the output of the same command "
-        "with --debug"
+        "This is a fault of probsa: please report it, with the output of the same command with "
+        "--debug"
     )
+    if _is_of_the_installation(error):
+        fault = (
+            "The installation is broken: an installed package cannot be imported. Install probsa "
+            "and its extras again; `probsa doctor` names what is broken, and --debug shows where"
+        )
     line = (
-        f"unforeseen error in `probsa {command}`{file}: {what}{place}. Nothing half-written is "
+        f"unforeseen error in `probsa {command}`{file}: {event}{place}. Nothing half-written is "
         f"left. {fault}"
     )
     _uses.append(line)

@@ -90,6 +90,7 @@ from .options import check_value as check_value
 from .options import convert_value as convert_value
 from .options import described as described
 from .options import json_schema as json_schema
+from .options import takes_list as takes_list
 from .outputs import NO_OUTPUTS as NO_OUTPUTS
 from .outputs import Outputs as Outputs
 from .ownership import LEDGER as LEDGER

@@ -187,6 +187,11 @@ def described(annotation: Any) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def takes_list(annotation: Any) -> bool:
+    """Return whether a value of this type may be a list."""
+    return any(get_origin(kind) in (tuple, list) for kind, _ in _alternatives(annotation))
+
+
 def shown(value: object) -> str:
     """Return a value for a message, in at most 60 characters."""
     if isinstance(value, dict | list | tuple):

@@ -28,31 +28,29 @@ class RunKeys:
     short: Collection[str] = ()
     """Flags that --help lists, beside the arguments of a model that is given; all if empty."""
 
-    def add(self, parser: Any, given: Mapping[str, str]) -> None:
-        """Add the keys to a parser; of a model among the keys given, the arguments, too."""
-        titles, keys = TITLES, section_keys()
+    def add(self, parser: Any, values: Mapping[str, str]) -> None:
+        """Add the keys to a parser; if a model is among their `values`, its arguments, too."""
+        titles = TITLES
+        keys = section_keys()
         recipe = default_recipe() if self.with_recipe else {}
-        model = given.get("model.name")
+        model = values.get("model.name")
         if model is not None:
             from ...training import run_keys
 
-            titles, recipe = TITLES | {"model": f"{OF_MODEL} {model}"}, {}
-            keys = run_keys(model, given.get("model.preset", "paper"))
+            titles = TITLES | {"model": f"{OF_MODEL} {model}"}
+            recipe = {}
+            keys = run_keys(model, values.get("model.preset", "paper"))
         for section, title in titles.items():
             group = parser.add_argument_group(title)
             for key in keys.values():
-                if key.section != section or key.short in self.without or key.name == "model.name":
-                    continue
-                default = "" if key.default is None else f"; default {plain(key.default)}"
-                if recipe.get(key.name) is not None:
-                    default = f"; default {recipe[key.name]}, with --model {plain(key.default)}"
-                words = f"{key.help} [{described(key.annotation)}{default}]"
-                schema = json_schema(key.annotation)
-                choices = [c for s in schema.get("anyOf", [schema]) for c in s.get("enum", ())]
-                group.add_argument(
-                    f"--{key.short.replace('_', '-')}", metavar="VALUE", choices=choices or None,
-                    help=words.replace("%", "%%"),
-                )  # fmt: skip
+                is_flag = key.short not in self.without and key.name != "model.name"
+                if key.section == section and is_flag:
+                    group.add_argument(
+                        f"--{key.short.replace('_', '-')}",
+                        metavar="VALUE",
+                        choices=_choices(key.annotation),
+                        help=_help_of(key, recipe).replace("%", "%%"),
+                    )
 
     def shorten(self, parser: argparse.ArgumentParser) -> None:
         """Leave the flags out of a parser's help that only --help-all lists."""
@@ -61,3 +59,22 @@ class RunKeys:
             for action in group._group_actions:
                 if action.dest not in shown and group.title and OF_MODEL not in group.title:
                     action.help = argparse.SUPPRESS
+
+
+def _help_of(key: Any, recipe: Mapping[str, Any]) -> str:
+    """Return the help of a key, with its type, its default and that of the default recipe."""
+    default = ""
+    if recipe.get(key.name) is not None:
+        default = f"; default {recipe[key.name]}, with --model {plain(key.default)}"
+    elif key.default is not None:
+        default = f"; default {plain(key.default)}"
+    return f"{key.help} [{described(key.annotation)}{default}]"
+
+
+def _choices(annotation: Any) -> list[Any] | None:
+    """Return the words that a key may have; None if it may have others."""
+    schema = json_schema(annotation)
+    choices: list[Any] = []
+    for alternative in schema.get("anyOf", [schema]):
+        choices += alternative.get("enum", ())
+    return choices or None

@@ -89,7 +89,8 @@ def run(
         slurm.KEY: Setting of the Slurm jobs: partition, timeout_min, mem_gb, cpus_per_task,
             gpus_per_node, …
     """
-    shown_bags, shown_methods = bags and bags.split(","), methods and methods.split(",")
+    shown_bags = bags and bags.split(",")
+    shown_methods = methods and methods.split(",")
 
     def tables(out: Path) -> Answer:
         """Write tables and figures of the finished cells."""
@@ -100,13 +101,19 @@ def run(
         from ...benchmark import write_report
 
         names = [folder.name for folder in sorted((out / "cells").iterdir()) if folder.is_dir()]
-        written = write_report(
-            out, bags=shown_bags, methods=shown_methods, sources=_sources(slides or (), names),
+        report = write_report(
+            out,
+            bags=shown_bags,
+            methods=shown_methods,
+            sources=_sources(slides or (), names),
             told=lambda part: write(f"making {part}", error=True),
-        )  # fmt: skip
-        files = [str(f) for f in written.files]
-        lines = [*files, *(f"not made: {name}: {reason}" for name, reason in written.missing)]
-        missing = [{"figure": name, "reason": reason} for name, reason in written.missing]
+        )
+        files = [str(file) for file in report.files]
+        lines = list(files)
+        missing: list[dict[str, str]] = []
+        for figure, reason in report.missing:
+            lines.append(f"not made: {figure}: {reason}")
+            missing.append({"figure": figure, "reason": reason})
         document = {"out": str(out), "files": files, "missing": missing}
         return Answer(document, "\n".join(lines))
 
@@ -128,32 +135,45 @@ def run(
 
     if tables_only:
         return tables(Path(grid_name(grid)))
-    made = read_grid(grid, data=data or [], overrides=keys, out=out)
+    experiment = read_grid(grid, data=data or [], overrides=keys, out=out)
     # refused now, not after hours of training
-    known = [name for m in made.methods for name in (m.name, m.label, m.slug)]
-    test_bags = [bag for d in made.data for bag in d.test_bags]
-    _check_names("method (of --methods)", shown_methods, known)
+    method_names = [name for m in experiment.methods for name in (m.name, m.label, m.slug)]
+    test_bags = [bag for d in experiment.data for bag in d.test_bags]
+    _check_names("method (of --methods)", shown_methods, method_names)
     _check_names("test bag (of --bags)", shown_bags, test_bags)
-    _sources(slides or (), [d.name for d in made.data])
-    out = out or Path(made.name)
+    _sources(slides or (), [d.name for d in experiment.data])
+    out = out or Path(experiment.name)
     if dry_run:
-        planned = plan(made, out)
-        states, counts = planned.states, count_states(planned.states)
-        sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in made.data)
-        lines = [f"{s.status:8}{s.cell.name}{s.reason and f'  {s.reason}'}" for s in states]
-        lines += [f"note: {n}" for n in planned.notes]
-        lines += [
-            f"{len(states)} cells: {len(made.methods)} methods × {sets} × {len(made.seeds)} seeds",
-            ", ".join(f"{n} {status}" for status, n in counts.items()),
-        ]
-        cells = [{**s.to_dict(), "cell": s.cell.name} for s in states]
+        planned = plan(experiment, out)
+        states = planned.states
+        counts = count_states(planned.states)
+        sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in experiment.data)
+        lines: list[str] = []
+        cells: list[dict[str, Any]] = []
+        for s in states:
+            reason = f"  {s.reason}" if s.reason else ""
+            lines.append(f"{s.status:8}{s.cell.name}{reason}")
+            cells.append({**s.to_dict(), "cell": s.cell.name})
+        lines += [f"note: {note}" for note in planned.notes]
+        lines.append(
+            f"{len(states)} cells: {len(experiment.methods)} methods × {sets} × "
+            f"{len(experiment.seeds)} seeds"
+        )
+        lines.append(", ".join(f"{n} {status}" for status, n in counts.items()))
         document = {"out": str(out), "counts": counts, "cells": cells, "notes": list(planned.notes)}
         return Answer(document, "\n".join(lines))
     with GridBar("cells") as bar:
         states = run_grid(
-            made, out, engine=engine, workers=workers, share=share, retry=not no_retry, watch=bar
+            experiment,
+            out,
+            engine=engine,
+            workers=workers,
+            share=share,
+            retry=not no_retry,
+            watch=bar,
         )
-    counts, failed = count_states(states), [s for s in states if s.status != "done"]
+    counts = count_states(states)
+    failed = [s for s in states if s.status != "done"]
     lines = [f"{s.status}: {s.cell.name}: {s.reason}" for s in failed[:SHOWN]]
     if len(failed) > SHOWN:
         lines.append(f"… and {len(failed) - SHOWN} more: {out / 'cells.csv'}")
@@ -180,9 +200,11 @@ def _sources(slides: Sequence[str], data: Sequence[str]) -> dict[str, "Sources"]
     """Return the slides of --slides by data set."""
     from ...maps import CohortSources
 
-    found: dict[str, Sources] = {}
-    for given in slides:
-        name, _, folder = given.rpartition("=")
-        _check_names("data set (of --slides)", [name] if name else [], data)
-        found |= dict.fromkeys([name] if name else data, CohortSources(Path(folder)))
-    return found
+    sources: dict[str, Sources] = {}
+    for argument in slides:
+        name, _, folder = argument.rpartition("=")
+        names = [name] if name else data
+        _check_names("data set (of --slides)", names, data)
+        for data_name in names:
+            sources[data_name] = CohortSources(Path(folder))
+    return sources

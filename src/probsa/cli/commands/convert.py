@@ -47,9 +47,13 @@ def run(
     from ..terminal import Counter
 
     options = ConversionOptions(
-        slide_mpp=slide_mpp, labels=labels, classes=None if classes is None else tuple(classes),
-        feature_set=feature_set, encoder=encoder, overwrite=overwrite,
-    )  # fmt: skip
+        slide_mpp=slide_mpp,
+        labels=labels,
+        classes=None if classes is None else tuple(classes),
+        feature_set=feature_set,
+        encoder=encoder,
+        overwrite=overwrite,
+    )
     with Counter("converting") as count:
         converted = convert(source, out, source_format=from_, options=options, on_bag=count)
     lines = [f"{counted(converted.count('converted'), 'bag')} converted: {converted.out}"]

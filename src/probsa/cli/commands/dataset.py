@@ -91,9 +91,14 @@ def run(
     options: dict[str, Any] = asdict(flags) | {"classes": classes}
     with Counter("reading") as count:
         study = open_study(
-            name, root, out=out, features=features, feature_set=feature_set,
-            options=StudyOptions(**options), on_bag=count,
-        )  # fmt: skip
+            name,
+            root,
+            out=out,
+            features=features,
+            feature_set=feature_set,
+            options=StudyOptions(**options),
+            on_bag=count,
+        )
     lines = [
         f"{study.name}: {study.labels}",
         *(f"  {name:<38} {count:>9,}" for name, count in study.counts.items()),

@@ -88,11 +88,16 @@ def run(
     cores_per_worker = max(1, cores() // distributed.workers)
     readers = max(1, cores_per_worker // 2) if readers is None else readers
     options = ExtractOptions(
-        encoder=encoder, weights=weights, device=device_type, precision=precision, dtype=dtype,
-        batch=batch, readers=readers,
+        encoder=encoder,
+        weights=weights,
+        device=device_type,
+        precision=precision,
+        dtype=dtype,
+        batch=batch,
+        readers=readers,
         threads=max(1, cores_per_worker - readers) if threads is None else threads,
         windows=ct_windows,
-    )  # fmt: skip
+    )
     if how.dry_run:
         return estimated(
             estimate_features(work, options, patch_set=set, workers=distributed.workers)

@@ -42,13 +42,14 @@ def run(
             try:
                 if isinstance(describe, Exception):
                     raise describe
-                found, title, lines = describe()
+                document, title, lines = describe()
             except (ProbSAError, OSError) as e:
                 failed.append((str(path), message_of(e)))
                 continue
-            facts.append(found)
+            facts.append(document)
             if not json:
-                write("\n".join([title, *(f"  {key:<18} {value}" for key, value in lines)]))
+                text = [f"  {key:<18} {value}" for key, value in lines]
+                write("\n".join([title, *text]))
     if len(failed) == 1 and not facts:
         raise SlideError(failed[0][1])
     failures = [{"path": path, "reason": reason} for path, reason in failed]

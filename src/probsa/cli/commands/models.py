@@ -27,7 +27,8 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
         return Answer(catalogue_page(), catalogue_page())
     assert name is not None
     registration = look_up(name)
-    rows, lines = {}, [f"{name}: {registration.summary}"]
+    rows = {}
+    lines = [f"{name}: {registration.summary}"]
 
     def model() -> None: ...
 

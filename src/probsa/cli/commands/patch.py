@@ -77,10 +77,19 @@ def run(
     from ...slides import read_resolutions
 
     chosen = settings(
-        preset, size=patch_size, mpp=mpp, level=level, overlap=overlap, grid=grid,
-        min_tissue=min_tissue, method="otsu" if otsu else None, threshold=tissue_threshold,
-        min_area=min_tissue_area, min_hole=min_hole_area, max_holes=max_holes,
-    )  # fmt: skip
+        preset,
+        size=patch_size,
+        mpp=mpp,
+        level=level,
+        overlap=overlap,
+        grid=grid,
+        min_tissue=min_tissue,
+        method="otsu" if otsu else None,
+        threshold=tissue_threshold,
+        min_area=min_tissue_area,
+        min_hole=min_hole_area,
+        max_holes=max_holes,
+    )
     resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
     check_source(source)
     if mpp_table is not None and mpp_table.exists():  # it may be filled in
@@ -100,9 +109,13 @@ def run(
     distributed = how.options(workers=workers or 0, isolated=True)
     if how.dry_run:
         estimate = estimate_patches(
-            source, settings=chosen, contours=contours, mpp=resolutions,
-            workers=max(1, distributed.workers), share=distributed.share,
-        )  # fmt: skip
+            source,
+            settings=chosen,
+            contours=contours,
+            mpp=resolutions,
+            workers=max(1, distributed.workers),
+            share=distributed.share,
+        )
         if mpp_table is not None and estimate.without_resolution:
             write_mpp_table(mpp_table, estimate.without_resolution)
         return estimated(estimate)
@@ -118,16 +131,23 @@ def run(
 
     with OutcomeBar("patching") as bar:
         reports = patch_cohort(
-            source, out, settings=chosen, contours=contours, mpp=resolutions, run=distributed,
-            on_outcome=bar, on_geometry=state,
-        )  # fmt: skip
+            source,
+            out,
+            settings=chosen,
+            contours=contours,
+            mpp=resolutions,
+            run=distributed,
+            on_outcome=bar,
+            on_geometry=state,
+        )
 
     def render(console: Console) -> None:
         print_geometries(geometries, console)
         for report in reports:
             report.render(console)
 
-    sets, geometry = [r.to_dict() for r in reports], [asdict(g) for g in geometries]
+    sets = [r.to_dict() for r in reports]
+    geometry = [asdict(g) for g in geometries]
     failed = any(r.failures for r in reports)
     document = {"work": str(out), "sets": sets, "geometry": geometry}
     return Answer(document, render, status=int(failed))

@@ -57,11 +57,22 @@ def run(
 
     with Counter("predicting") as count:
         predicted = predict_folder(
-            run, features, out=out, labels=labels, covariates=covariates, checkpoint=checkpoint,
-            device=device, other_features=other_features, faithfulness=faithfulness,
-            threshold=threshold, overwrite=overwrite, on_bag=count,
-        )  # fmt: skip
-    folder, missing, other = predicted.folder, predicted.without_features, predicted.other
+            run,
+            features,
+            out=out,
+            labels=labels,
+            covariates=covariates,
+            checkpoint=checkpoint,
+            device=device,
+            other_features=other_features,
+            faithfulness=faithfulness,
+            threshold=threshold,
+            overwrite=overwrite,
+            on_bag=count,
+        )
+    folder = predicted.folder
+    missing = predicted.without_features
+    other = predicted.other
     remarks = [
         f"the covariate {column!r} is missing for {counted(number, 'bag')}, and was never missing "
         "in training: the average is used"

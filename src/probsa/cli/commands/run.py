@@ -65,15 +65,23 @@ def run(
         write(remark, error=True)
     readers = max(1, cores() // 2) if readers is None else readers
     options = PipelineOptions(
-        weights=weights, device=choose_device(device).type,
-        slide_mpp=resolutions, labels=labels,
-        other_features=other_features, readers=readers, threads=max(1, cores() - readers),
-    )  # fmt: skip
+        weights=weights,
+        device=choose_device(device).type,
+        slide_mpp=resolutions,
+        labels=labels,
+        other_features=other_features,
+        readers=readers,
+        threads=max(1, cores() - readers),
+    )
     over_slides = ("patching", "extracting")
     result = run_pipeline(
-        source, runs=model, out=out, recipe=recipe, options=options,
+        source,
+        runs=model,
+        out=out,
+        recipe=recipe,
+        options=options,
         watch=lambda step: (OutcomeBar if step in over_slides else Counter)(step),
-    )  # fmt: skip
+    )
     kept = " earlier, and kept" if result.kept else ""
     table = result.predictions / "predictions.csv"
     lines = [

@@ -19,11 +19,24 @@ probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE .
        probsa train --out RUN --resume""",
     with_recipe=True,
     short=(
-        "features", "labels", "out", "model", "classes", "task", "test_fold", "epochs",
-        "learning_rate", "members", "threshold", "instance_labels", "config", "maps", "resume",
+        "features",
+        "labels",
+        "out",
+        "model",
+        "classes",
+        "task",
+        "test_fold",
+        "epochs",
+        "learning_rate",
+        "members",
+        "threshold",
+        "instance_labels",
+        "config",
+        "maps",
+        "resume",
         "overwrite",
     ),
-)  # fmt: skip
+)
 PLAIN: dict[str, Any] = {"markup": False, "soft_wrap": True, "highlight": False}
 """How sentences are printed."""
 
@@ -137,7 +150,8 @@ def run(
         return None
 
     def render(console: Any) -> None:
-        metadata, seconds = trained.report.metadata, timedelta(seconds=round(trained.run.seconds()))
+        metadata = trained.report.metadata
+        seconds = timedelta(seconds=round(trained.run.seconds()))
         epoch = metadata.get("epoch")
         epochs = f"epoch {epoch}"
         if isinstance(epoch, list):
@@ -166,10 +180,12 @@ def _dry_run(config: "RunConfig") -> Answer:
     prepared = prepare(config)
     describe_data(prepared, TrainingBar())
     epochs = config.training.epochs * config.training.members
-    seconds, training = None, "fitted in one go"
+    seconds = None
+    training = "fitted in one go"
     if not look_up(config.model).model.fits_directly:
         epoch = epoch_seconds(config, prepared)
-        seconds, training = round(epochs * epoch, 1), duration(epochs, epoch)
+        seconds = round(epochs * epoch, 1)
+        training = duration(epochs, epoch)
     parts = prepared.split
     counts = {
         "training_bags": len(parts.train),

@@ -78,12 +78,14 @@ def run(
 
     reduced = export is not None and not full
     data = ViewData(
-        predictions, slides=slides, against=against,
+        predictions,
+        slides=slides,
+        against=against,
         mpp=mpp,
         max_mpp=(max_mpp or MAX_MPP) if reduced else None,
         patch_mpp=max_mpp is None,
         most_pixels=SLICE_PIXELS if reduced else None,
-    )  # fmt: skip
+    )
     try:
         if export is None:
             serve(data, port=port or 0, ready=ready)
