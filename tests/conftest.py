@@ -48,6 +48,11 @@ def _waits_for_the_night(item: pytest.Item, cases: Counter[str]) -> bool:
     return not SHAPES and (cases[test] - 1) % every > 0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that writes the texts of commands anew."""
+    parser.addoption("--update-snapshots", action="store_true", help="write tests/cli/snapshots")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose among the many cases of `MANY`; start with the folders of `LONG`, in their order."""
     cases: Counter[str] = Counter()
