@@ -8,7 +8,6 @@ from support.stored import write_folder
 
 from probsa.cli.entry import main
 
-
 DATA = "--features data/features --labels data/labels.csv"
 SMALL = "--model abmil --embed 8 --test-fold 0 --epochs 1 --device cpu --tensorboard false"
 FILES = {
@@ -22,8 +21,7 @@ FILES = {
     "bad.yaml": "features: [\n",
     "key.yaml": "features: data/features\nlabels: data/labels.csv\nepoch: 3\n",
     "model.yaml": "features: data/features\nlabels: data/labels.csv\nmodel: abmill\n",
-    "grid.yaml": "models: [abmill]\n"
-    "data: {features: data/features, labels: data/labels.csv}\n",
+    "grid.yaml": "models: [abmill]\ndata: {features: data/features, labels: data/labels.csv}\n",
     "argument.yaml": "models: [{name: abmil, hedas: 3}]\n"
     "data: {features: data/features, labels: data/labels.csv}\n",
     "lost.yaml": "models: [abmil]\ndata: {features: gone, labels: data/labels.csv}\n",
@@ -38,7 +36,7 @@ def write_place(folder: Path) -> None:
     write_cohort(folder / "slides", slides=1)
     with contextlib.chdir(folder):
         assert main(f"train {DATA} --out run {SMALL} --maps none".split()) == 0
-        assert main("patch slides --out work".split()) == 0
+        assert main(["patch", "slides", "--out", "work"]) == 0
     for name in ("empty", "no_table", "no_weights"):
         (folder / name).mkdir()
     for name, text in FILES.items():
