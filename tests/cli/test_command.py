@@ -87,24 +87,24 @@ def test_values_have_the_types_of_the_signature(made, arguments, values):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "names"),
     [
-        ([], "probsa made needs FILES. See probsa made --help"),
-        (["f", "--from", "c"], "--from is 'c'; expected 'a' or 'b'"),
-        (["f", "--level", "0"], "--level is 0; expected at least 1"),
-        (["f", "--level", "inf"], "--level is 'inf'; expected a whole number (at least 1)"),
-        (["f", "--level"], "--level needs a value"),
-        (["f", "--undescribed=1"], "--undescribed takes no value"),
-        (["f", "--undescribed"], "--undescribed has no effect without --bag: add --bag NAME"),
-        (["f", "--lvel", "1"], "has no argument '--lvel'. Did you mean '--level'?"),
-        (["f", "--max-bag-gb", "1"], "has no argument '--max-bag-gb'"),
+        ([], ["FILES"]),
+        (["f", "--from", "c"], ["--from", "'c'", "'a'", "'b'"]),
+        (["f", "--level", "0"], ["--level", "0", "1"]),
+        (["f", "--level", "inf"], ["--level", "'inf'"]),
+        (["f", "--level"], ["--level"]),
+        (["f", "--undescribed=1"], ["--undescribed"]),
+        (["f", "--undescribed"], ["--undescribed", "--bag NAME"]),
+        (["f", "--lvel", "1"], ["'--lvel'", "'--level'"]),
+        (["f", "--max-bag-gb", "1"], ["'--max-bag-gb'"]),
     ],
 )
-def test_wrong_values_are_named_with_what_is_expected(made, arguments, words):
+def test_wrong_values_are_named_with_what_is_expected(made, arguments, names):
     built, calls = made
     with pytest.raises(InputError) as caught:
         built.run(arguments)
-    assert words in str(caught.value) and calls == []
+    assert all(name in str(caught.value) for name in names) and calls == []
 
 
 def test_help_is_the_docstring(made):
@@ -120,7 +120,7 @@ def test_an_answer_is_text_or_json_and_names_what_failed(made, capsys):
     built, _ = made
     assert built.run(["f", "--kind"]) == 1
     out, err = capsys.readouterr()
-    assert (out, err) == ("text\\x1b\n", "probsa: left out b: torn\n")
+    assert out == "text\\x1b\n" and "b: torn" in err
     assert built.run(["f", "--kind", "--json"]) == 1
     out, err = capsys.readouterr()
     assert (json.loads(out), err) == ({"n": 1}, "")
@@ -135,13 +135,15 @@ def test_the_largest_bag_is_limited_in_commands_that_read_bags(made, monkeypatch
     assert limited.run(["f", "--max-bag-gb", "2.5"]) == 0 and seen == [2.5]
 
 
-def test_a_reason_that_all_bags_share_is_said_once(capsys):
+def test_a_reason_that_all_bags_share_is_one_line(capsys):
     failures = [*((f"b{k}", "no reader") for k in range(5)), ("c", "torn")]
     assert Answer(None, "", failures).write(as_json=False) == 1
-    err = capsys.readouterr().err
-    assert err == ("probsa: left out 5 bags (b0, b1, b2, …): no reader\nprobsa: left out c: torn\n")
+    shared, torn = capsys.readouterr().err.splitlines()
+    assert "b0" in shared and "b4" not in shared and shared.endswith("no reader")
+    assert torn.endswith("c: torn")
 
 
 def test_the_line_of_an_epoch_has_no_symbol_of_the_paper():
     row = {"epoch": 3, "nll": 0.5, "kl": 2.0, "kl_weight": 0.1, "kappa": 4.0, "val_auroc": None}
-    assert summary_of_epoch(row) == "nll 0.500  val AUROC undefined"
+    line = summary_of_epoch(row)
+    assert "0.500" in line and "kl" not in line and "kappa" not in line

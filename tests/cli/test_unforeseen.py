@@ -26,8 +26,7 @@ def test_an_unforeseen_error_is_one_line(monkeypatch, capsys, error):
     before = len(unforeseen.uses())
     assert main(["models"]) == unforeseen.STATUS == 70
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("probsa: error: unforeseen error in `probsa models`")
-    assert "please report it" in line and "--debug" in line
+    assert "`probsa models`" in line and "--debug" in line
     assert unforeseen.uses()[before:] == [line.removeprefix("probsa: error: ")]
     assert main(["models", "--json"]) == 70
     assert json.loads(capsys.readouterr().out)["kind"] == type(error).__name__
@@ -36,8 +35,8 @@ def test_an_unforeseen_error_is_one_line(monkeypatch, capsys, error):
 def test_debug_shows_the_traceback(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(models, "run", broken(RuntimeError("deep inside")))
     assert main(["models", "--debug"]) == 70
-    words = capsys.readouterr().err
-    assert "Traceback" in words and "deep inside" in words
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed and "deep inside" in printed
     assert main(["--debug", "evaluate", str(tmp_path / "none")]) == 2
     assert "Traceback" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "none")]) == 2
@@ -55,8 +54,8 @@ def test_the_innermost_path_of_the_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError) as caught:
         TextTable.read(tmp_path / "t.csv")
     line = unforeseen.describe(caught.value, ["--json", "evaluate", "x"])
-    assert f"`probsa evaluate` while using {tmp_path / 't.csv'}: ZeroDivisionError: odd" in line
-    assert "(tables.read, line " in line
+    for fact in ("`probsa evaluate`", str(tmp_path / "t.csv"), "ZeroDivisionError", "tables.read"):
+        assert fact in line
 
 
 PROGRAM = """
@@ -81,7 +80,6 @@ def test_a_signal_leaves_nothing_and_has_the_status_of_shells(tmp_path, number, 
     program = PROGRAM.format(target=str(tmp_path / "x.json"), signal=number)
     done = forks.run(program)
     assert done.returncode == status
-    assert done.errors().startswith("probsa: stopped. ")
     assert done.errors().count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

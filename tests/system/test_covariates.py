@@ -102,18 +102,18 @@ def test_new_patients_are_predicted_with_a_table_of_their_own(trained, folder, t
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "named"),
     [
         (lambda rows: [*rows[:-1], rows[-1].replace(",m,", ",x,").replace(",f,", ",x,")],
          InputError, "x"),
-        (lambda rows: rows[:-1], TableError, "has no row for '035'"),
-        (lambda rows: [*rows[:-1], "035,inf,m,170"], TableError, "expected a finite number"),
+        (lambda rows: rows[:-1], TableError, "'035'"),
+        (lambda rows: [*rows[:-1], "035,inf,m,170"], TableError, "inf"),
     ],
 )  # fmt: skip
-def test_bad_rows_are_refused(trained, folder, tmp_path, change, error, message):
+def test_bad_rows_are_refused(trained, folder, tmp_path, change, error, named):
     rows = (folder / "clinical.csv").read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join(change(rows)))
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=named):
         predict_folder(
             trained.run.path, folder / "features", out=tmp_path / "p",
             covariates=tmp_path / "bad.csv",
@@ -144,9 +144,9 @@ def test_with_coefficients_of_zero_the_image_decides_alone_bit_for_bit(name):
 
 
 def test_bags_and_model_must_agree_on_covariates():
-    with pytest.raises(InputError, match="has 0 covariates, but the model was built for 2"):
+    with pytest.raises(InputError, match="0 covariates"):
         build("abmil", in_dim=4, covariates=2)(pack([bag_of()]))
-    with pytest.raises(InputError, match="has 1 covariates, but the model was built for 0"):
+    with pytest.raises(InputError, match="1 covariates"):
         build("abmil", in_dim=4)(pack([bag_of([1.0])]))
     refused(InputError, "clam-sb takes no covariates", build, "clam-sb", in_dim=4, covariates=2)
     model = build("abmil", in_dim=4, covariates=2).eval()

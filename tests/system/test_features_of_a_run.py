@@ -60,11 +60,6 @@ def predict(run, features, out, *more):
     return main([str(w) for w in given])
 
 
-def unexpected(said):
-    """Return the lines but that on chance, which two bags cannot exceed."""
-    return [line for line in said.splitlines() if "not shown better than chance" not in line]
-
-
 ALL = [*(f"slide{k}" for k in range(SLIDES)), "glass", "text"]
 
 
@@ -133,35 +128,32 @@ def test_only_training_bags_count(work, tmp_path):
 
 
 def test_what_is_like_no_training_bag_is_left_out(run, work, tmp_path, capsys):
-    changes = {name: changed for name, (changed, _, _) in OTHER.items()} | ALIKE
+    changes = {name: changed for name, (changed, _) in OTHER.items()} | ALIKE
     assert predict(run, variants(work, tmp_path / "x", changes), tmp_path / "p") == 1
     failed = {r["bag"]: r["reason"] for r in TextTable.read(tmp_path / "p" / "failed.csv").rows}
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert set(failed) == set(OTHER)
-    for name, (_, came, do) in OTHER.items():
-        assert f"left out {name}: {failed[name]}" in said
-        for words in (came, do, "--other-features"):
-            assert words in failed[name]
+    for name, (_, facts) in OTHER.items():
+        assert failed[name] in printed
+        assert all(fact in failed[name] for fact in (*facts, "--other-features"))
     rows = TextTable.read(tmp_path / "p" / "predictions.csv").rows
     assert [r["bag"] for r in rows] == list(ALIKE)
-    # what agrees or is not stated is predicted without a word
-    assert predict(run, variants(work, tmp_path / "y", ALIKE), tmp_path / "q") == 0
-    assert unexpected(capsys.readouterr().err) == []
+    # what agrees or is not stated is predicted
+    assert predict(run, variants(work, tmp_path / "y", ALIKE), tmp_path / "q", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["failed"] == []
 
 
 def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
     restate(copied / "slide1.h5", mpp=1.0)
     assert predict(run, copied, tmp_path / "p", "--other-features") == 0
-    said = capsys.readouterr().err
-    assert "1 bag with other features than every training bag" in said and "'slide1'" in said
+    assert "'slide1'" in capsys.readouterr().err
     assert not (tmp_path / "p" / "failed.csv").exists()
     there = {r["bag"]: r for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows}
     assert sorted(there) == ["slide0", "slide1", "slide2"]
     # the metadata do not change the predictions
     restate(copied / "slide1.h5", mpp=0.5)
     assert predict(run, copied, tmp_path / "same", "--other-features", "--json") == 0
-    said = capsys.readouterr()
-    assert unexpected(said.err) == [] and json.loads(said.out)["other_features"] == []
+    assert json.loads(capsys.readouterr().out)["other_features"] == []
     again = {r["bag"]: r for r in TextTable.read(tmp_path / "same" / "predictions.csv").rows}
     assert again == there
 
@@ -177,16 +169,14 @@ def variants(work, folder, changes):
 
 
 OTHER = {
-    "encoder": ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcr",
-                "Extract its features with --encoder handcrafted"),
-    "weights": ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcraft",
-                "and the weights of the training"),
-    "kind": ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
-             "Give bags of patches of a slide"),
-    "coarser": ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-    "finer": ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-    "size": ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 12"),
-}  # fmt: skip
+    "encoder": ({"probsa_encoder": "resnet50@00ff"}, ["resnet50@00ff", "--encoder handcrafted"]),
+    "weights": ({"probsa_encoder": "handcrafted@00ff"}, ["handcrafted@00ff"]),
+    "kind": ({"probsa_kind": "ct"}, ["scan", "slide"]),
+    "coarser": ({"mpp": 0.53}, ["0.53", "--mpp 0.5"]),
+    "finer": ({"mpp": 0.47}, ["0.47", "--mpp 0.5"]),
+    "size": ({"patch_size": 256}, ["256", "--patch-size 128"]),
+}
+"""Stated otherwise than by the training bags, and what the reason names."""
 
 
 ALIKE = {
@@ -212,21 +202,19 @@ def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
     file.write_text('{"mpps": 3}')
     capsys.readouterr()
     assert predict(tmp_path / "run", copied, tmp_path / "p", "--overwrite") == 2
-    assert "features.json is damaged" in capsys.readouterr().err
+    assert "features.json" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_predicted_nothing_is_written(run, work, tmp_path, capsys):
     """If every bag would be left out, the command states the reason."""
     other = variants(work, tmp_path / "x", {f"b{k}": {"mpp": 1.0} for k in range(3)})
     assert predict(run, other, tmp_path / "p", "--json") == 2
-    said = json.loads(capsys.readouterr().out)
-    assert said["error"].startswith(f"none of the 3 bags of {other}")
-    assert "'b0': it differs from every bag" in said["error"]
-    assert "1 µm per pixel, expected 0.5" in said["error"]
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert all(fact in error for fact in (str(other), "'b0'", "0.5"))
     assert not (tmp_path / "p").exists()
     assert predict(run, other, tmp_path / "p", "--json", "--other-features") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["bags"] == len(said["other_features"]) == 3 and said["failed"] == []
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bags"] == len(answer["other_features"]) == 3 and answer["failed"] == []
 
 
 @pytest.fixture
@@ -255,10 +243,9 @@ def test_what_metadata_say_and_do_not(tmp_path):
     assert stated.difference(replace(guess, encoder_guessed=False)) is not None
     stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
     assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
-    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
-    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
-    assert "300 pixels wide, expected 224 or 256" in said
-    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
+    difference = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
+    for fact in ("0.22", "300", "224", "--mpp 0.25", "--patch-size 256"):
+        assert fact in difference
 
 
 def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path):
@@ -279,13 +266,10 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
 def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
     labels = write_labels(tmp_path / "labels.csv", ALL)
     assert train(work, labels, tmp_path / "run") == 0
-    said = capsys.readouterr().err
-    assert "left out 2 labelled bags without features or instances (" in said
-    assert "'glass'" in said and "'text'" in said
+    errors = capsys.readouterr().err
+    assert "'glass'" in errors and "'text'" in errors
     notes = json.loads(RunFolder(tmp_path / "run").notes_file.read_text())
     assert sorted(notes) == ["glass", "text"]
-    assert notes["glass"].startswith("left out: it has no features (no tissue: no tissue found")
-    assert notes["text"].startswith("left out: it has no features (failed: ")
     records = {r.name: r for p in WorkFolder(work).sets().values() for r in p.records()}
     assert records["text"].reason and records["text"].reason in notes["text"]
     split = json.loads(RunFolder(tmp_path / "run").split_file.read_text())
@@ -315,7 +299,7 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
     (lost,) = work.glob("*/features_*/slide3.h5")
     lost.unlink()
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
-    with pytest.raises(TableError, match=r"1 label \('slide3'; line 5\) without a bag") as refused:
+    with pytest.raises(TableError, match=r"'slide3'; line 5") as refused:
         prepare(config(work, labels))
     # it was patched and did not fail, so its features should be there
     assert str(lost.parent.parent / "patch.csv") in str(refused.value)
@@ -324,7 +308,7 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
     record.write_text(json.dumps(held | {"status": "failed", "reason": "out of memory"}))
     prepared = prepare(config(work, labels))
     assert prepared.left_out == ("slide3",)
-    assert prepared.bags.notes["slide3"] == ("left out: it has no features (failed: out of memory)")
+    assert "out of memory" in prepared.bags.notes["slide3"]
     assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
 
 
@@ -333,9 +317,7 @@ def test_slides_that_wait_for_extraction_are_named_when_predicting(run, own, tmp
         (lost,) = own.glob(f"*/features_*/{name}.h5")
         lost.unlink()
     assert predict(run, own, tmp_path / "preds", "--json") == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["without_features"] == ["slide1", "slide3"]
-    assert "2 bags without features" in captured.err
+    assert json.loads(capsys.readouterr().out)["without_features"] == ["slide1", "slide3"]
     # slides that could not be patched are no slides that wait
     rows = (tmp_path / "preds" / "predictions.csv").read_text().splitlines()
     assert len(rows) == 1 + SLIDES - 2
@@ -343,13 +325,11 @@ def test_slides_that_wait_for_extraction_are_named_when_predicting(run, own, tmp
 
 def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
     labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
-    with pytest.raises(
-        TableError, match=r"1 label \('slide9'; line \d+\) without a bag"
-    ) as refused:
+    with pytest.raises(TableError, match=r"'slide9'") as refused:
         prepare(config(work, labels))
     assert str(next(work.glob("*/patch.csv"))) in str(refused.value)
     labels = write_labels(tmp_path / "labels.csv", ["slide0", "slide1", "slide2", "glass"])
-    with pytest.raises(TableError, match=r"1 label \('glass'; line \d+\) without a bag") as refused:
+    with pytest.raises(TableError, match="'glass'") as refused:
         prepare(config(copied, labels))
     assert "patch.csv" not in str(refused.value)
 
@@ -364,7 +344,7 @@ def test_a_split_may_name_slides_that_are_left_out(work, tmp_path):
     assert split.train == ("slide0", "slide1", "slide2", "slide3")
     assert (split.val, split.test) == (("slide4",), ("slide5",))
     (tmp_path / "splits_0.csv").write_text(",train,val,test\n0,glass,slide4,slide5\n")
-    with pytest.raises(TableError, match="no bag is left to train on"):
+    with pytest.raises(TableError):
         prepare(config(work, labels, split=tmp_path / "splits_0.csv"))
 
 
@@ -376,5 +356,5 @@ def test_a_run_does_not_go_on_without_one_of_its_bags(own, tmp_path):
     (folder / "slide3.h5").unlink()
     record = folder.parent / "records" / folder.name / "slide3.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "failed"}))
-    with pytest.raises(InputError, match=r"started with 1 bag that now lack.*'slide3'"):
+    with pytest.raises(InputError, match="'slide3'"):
         prepare(RunFolder(tmp_path / "run").config(), previous=tmp_path / "run")

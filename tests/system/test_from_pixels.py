@@ -111,7 +111,7 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
     assert stored.kind == "ct" and stored.coords.shape == (28, 1)
     assert (np.diff(stored.coords[:, 0]) > 0).all()
     notes = TextTable.read(tmp_path / "ge_work" / "slices" / "patch.csv").rows[0]["notes"]
-    assert "18.5 degrees" in notes and "unevenly spaced" in notes
+    assert "18.5" in notes
     run("predict", tmp_path / "run", "--features", tmp_path / "ge_work", "--out", tmp_path / "p")
     run("map", tmp_path / "p", "--slides", tmp_path / "ge_work", "--out", tmp_path / "maps")
     assert width(tmp_path / "maps" / "head.png") > 600
@@ -130,7 +130,7 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
     write_slide(folder / "good.tiff", pink)
     write_slide(folder / "one.tiff", tissue(300, 300, boxes=[(0, 0, 290, 290)]))
     run("patch", folder, "--out", tmp_path / "work", *CUT, status=1)
-    said = capsys.readouterr()
+    errors = capsys.readouterr().err
     rows = {
         r["name"]: r
         for r in [
@@ -143,8 +143,8 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
         "unknown": "failed", "good": "done", "one": "done",
     }  # fmt: skip
     assert rows["one"]["instances"] == "1" and "--slide-mpp" in rows["unknown"]["reason"]
-    assert "truncated" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
-    assert all(name in said.err for name in ("truncated", "text", "glass", "unknown"))
+    assert "truncated.svs" in rows["truncated"]["reason"] and "text.svs" in rows["text"]["reason"]
+    assert all(name in errors for name in ("truncated", "text", "glass", "unknown"))
     # a slide that failed before is not a failure here
     run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *EXTRACT)
 
@@ -158,26 +158,26 @@ def _json(capsys, *words, status):
 def test_wrong_usage(tmp_path, capsys):
     write_slide(tmp_path / "s" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
     patch = ("patch", tmp_path / "s", "--out", tmp_path / "w")
-    for words, expected in (
-        ((*patch, "--patch-size", 256, "--overlap", 256), "overlap must be from 0 to 255"),
-        ((*patch, "--shard", "3/2"), "expected I/N"),
-        ((*patch, "--workers", 0), "--workers is 0"),
-        ((*patch, "--contours", tmp_path / "none"), "--contours: there is no folder"),
-        (("extract", tmp_path / "s"), "is not a work folder"),
+    for words, named in (
+        ((*patch, "--patch-size", 256, "--overlap", 256), "overlap"),
+        ((*patch, "--shard", "3/2"), "--shard"),
+        ((*patch, "--workers", 0), "--workers"),
+        ((*patch, "--contours", tmp_path / "none"), "--contours"),
+        (("extract", tmp_path / "s"), str(tmp_path / "s")),
     ):
         run(*words, status=2)
-        assert expected in capsys.readouterr().err, words
+        assert named in capsys.readouterr().err, words
     apart = (*patch[:-1], tmp_path / "v")
     run(*apart, "--level", 3, status=1)  # only the slide without this level fails
-    assert "there is no level 3" in capsys.readouterr().err
+    assert "level 3" in capsys.readouterr().err
     run(*patch, "--patch-size", 128)
-    for words, expected in (
+    for words, named in (
         (("--encoder", "resnet50"), "--weights"),
-        (("--windows", "brain"), "three windows"),
-        (("--set", "20x"), "no set of patches '20x'"),
+        (("--windows", "brain"), "'brain'"),
+        (("--set", "20x"), "'20x'"),
     ):
         run("extract", tmp_path / "w", *words, "--threads", 1, status=2)
-        assert expected in capsys.readouterr().err, words
+        assert named in capsys.readouterr().err, words
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):

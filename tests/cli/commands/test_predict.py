@@ -67,7 +67,7 @@ def test_each_bag_is_predicted_by_runs_that_have_not_seen_it(runs, tmp_path, cap
     assert stored["members"] == 4 and len(stored["runs"]) == 3
 
 
-def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tmp_path, capsys):
+def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tmp_path):
     features = tmp_path / "features"
     features.mkdir()
     for path in (runs / "data" / "features").iterdir():
@@ -79,10 +79,8 @@ def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tm
     seen = [{*s.train, *s.val} for s in (read_split(RunFolder(f)) for f in folders)]
     left_out = rows_of(tmp_path / "p", "failed.csv")
     assert set(left_out) == seen[0] & seen[1] and len(left_out) == 6
-    assert {r["reason"] for r in left_out.values()} == {"every run was trained or validated on it"}
     rows = rows_of(tmp_path / "p")
     assert len(rows) == 13 and rows["new"]["part"] == "new"
-    assert "left out" in capsys.readouterr().err
     bags = open_data(RunFolder(folders[0]).config().data)
     x = replace(bags.bag("003"), name="new")
     both = [load(f, device="cpu").predict([x])[0].probability for f in folders]
@@ -91,9 +89,9 @@ def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tm
 
 
 def test_runs_that_do_not_fit_are_refused(runs, tmp_path):
-    with pytest.raises(InputError, match="is given twice"):
+    with pytest.raises(InputError, match=str(runs / "0")):
         load_several([runs / "0", runs / "0"], device="cpu")
-    with pytest.raises(InputError, match=r"is a member of the run .*2, which is also given"):
+    with pytest.raises(InputError, match=str(runs / "2")):
         load_several([runs / "2", runs / "2" / "members" / "0"], device="cpu")
     moved = RunFolder(runs / "1")
     config = moved.config_file.read_text()
@@ -101,11 +99,11 @@ def test_runs_that_do_not_fit_are_refused(runs, tmp_path):
     assert changed != config
     moved.config_file.write_text(changed)
     try:
-        with pytest.raises(InputError, match=r"0 and .*1 cannot be combined: their graphs differ"):
+        with pytest.raises(InputError, match="graphs"):
             load_several([runs / "0", moved.path], device="cpu")
     finally:
         moved.config_file.write_text(config)
-    with pytest.raises(InputError, match=r"kinds of instance scores differ \(logit and weight\)"):
+    with pytest.raises(InputError, match="logit and weight"):
         load_several([runs / "0", runs / "other"], device="cpu")
 
 
