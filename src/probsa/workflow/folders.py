@@ -103,7 +103,9 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         BagError: none of the bags can be predicted, as they lack what the model needs.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
-    first, several, out = next(iter(runs)), len(runs) > 1, Path(out)
+    first = runs[0]
+    several = len(runs) > 1
+    out = Path(out)
     check_apart(out, Path(features), *runs, *(RunFolder(run).predictions for run in runs))
     if several:
         predictor = load_several(runs, checkpoint=checkpoint, device=device)
@@ -117,18 +119,19 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if threshold is not None:
         _choose_threshold(predictor, runs, rule=threshold)
     bags, table = _units(predictor, Path(features), optional_path(labels))
-    unknown = _covariates(predictor, bags, table, optional_path(covariates))
+    new_missing = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
-    means, rival = first / MEANS_FILE, None
-    if not several and means.is_file():
-        rival = MeanFeatures.load(means, likelihood=predictor.model.likelihood)
+    rival = None
+    rival_file = first / MEANS_FILE
+    if not several and rival_file.is_file():
+        rival = MeanFeatures.load(rival_file, likelihood=predictor.model.likelihood)
     folders = [RunFolder(run) for run in runs]
-    splits = [read_split(f) for f in folders if f.split_file.is_file()]
+    splits = [read_split(folder) for folder in folders if folder.split_file.is_file()]
     split = splits[0] if splits else None
     if several and splits:  # whichever bag they predict is a test bag or a new one for each
-        test = dict.fromkeys(name for split in splits for name in split.test)
+        test_bags = dict.fromkeys(name for split in splits for name in split.test)
         origin = f"the test parts of {len(runs)} runs"
-        split = Split(train=(), val=(), test=tuple(test), origin=origin)
+        split = Split(train=(), val=(), test=tuple(test_bags), origin=origin)
 
     def more(new: Path) -> None:
         if null_maps is not None:
@@ -160,9 +163,12 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         absent = (name for name in table.bags if name not in set(bags.names))
         without = tuple(dict.fromkeys([*absent, *without]))
     return replace(
-        predicted, without_features=without, notes=len(bags.notes), new_missing=unknown,
+        predicted,
+        without_features=without,
+        notes=len(bags.notes),
+        new_missing=new_missing,
         most_noted=most_frequent(bags.notes.values()),
-    )  # fmt: skip
+    )
 
 
 def _choose_threshold(predictor: Predictor, runs: Sequence[Path], *, rule: str) -> None:
@@ -179,8 +185,9 @@ def _choose_threshold(predictor: Predictor, runs: Sequence[Path], *, rule: str) 
     chosen = choose_on_validation(predictions, positive, rule=rule)
     predictor.threshold = chosen.value
     predictor.metadata.pop(RULE, None)
-    if (how := StoredRule.of(chosen)) is not None:
-        predictor.metadata[RULE] = how
+    stored_rule = StoredRule.of(chosen)
+    if stored_rule is not None:
+        predictor.metadata[RULE] = stored_rule
 
 
 def _said_of_runs(runs: Sequence[Path]) -> dict[str, Any]:
@@ -205,13 +212,17 @@ def _units(
     predictor: Predictor, features: Path, labels: Path | None
 ) -> tuple[BagSet, LabelTable | None]:
     """Return the bags in the unit of the run, which are slides or patients, and their table."""
-    config, table = predictor.config, None
+    config = predictor.config
     if config is None:  # a predictor without a run does not state how its bags were read
-        bags, target, columns = open_bags(features), TargetOptions(), ()
+        bags = open_bags(features)
+        target = TargetOptions()
+        columns = ()
     else:
         bags = open_data(config.data, features=features)
-        target, columns = config.data.targets, config.data.covariates.columns
+        target = config.data.targets
+        columns = config.data.covariates.columns
     bags.model_width = predictor.model.arguments.get("in_dim")
+    table = None
     if labels is not None:
         classes = predictor.classes if TASKS[predictor.task].has_classes else None
         table = read_table(

@@ -116,9 +116,13 @@ def train_and_report(
     """
     with thread_count(config.training.threads):
         run = train(
-            config, Path(out), resume=resume, overwrite=overwrite, reporter=reporter,
+            config,
+            Path(out),
+            resume=resume,
+            overwrite=overwrite,
+            reporter=reporter,
             check=partial(_check, data=config.data, reporter=reporter or Reporter(), note=note),
-        )  # fmt: skip
+        )
         if int(os.environ.get("RANK", "0")) != 0:
             return None
         return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag, keep_maps=resume)
@@ -137,28 +141,32 @@ def _check(
 ) -> None:
     """State what is doubtful about the data of a run, and write the leaks of its split."""
     bags, _ = open_units(data)  # those that are prepared refuse the test part
-    leaks = [k for k in find_leaks(bags, prepared.table, prepared.split) if k.across]
     remove_written(run.leaks_file)
-    if leaks:
-        rows = [dict(zip(LEAK_COLUMNS, row, strict=True)) for k in leaks for row in _leak_rows(k)]
+    rows: list[dict[str, str]] = []
+    for leak in find_leaks(bags, prepared.table, prepared.split):
+        if leak.across:
+            rows += _leak_rows(leak)
+    if rows:
         write_csv(run.leaks_file, LEAK_COLUMNS, rows)
     table = prepared.table
-    for remark in (
-        *_leaks(run)[1],
-        "" if prepared.split.test else NO_TEST,
-        "" if table.groups else NO_GROUP,
-        telling_metadata(bags, table) if table.of_task.has_classes else "",
-        note,
-    ):
+    remarks = list(_leaks(run)[1])
+    if not prepared.split.test:
+        remarks.append(NO_TEST)
+    if not table.groups:
+        remarks.append(NO_GROUP)
+    if table.of_task.has_classes:
+        remarks.append(telling_metadata(bags, table))
+    remarks.append(note)
+    for remark in remarks:
         if remark:
             reporter.remark(remark)
 
 
-def _leak_rows(leak: Leak) -> Iterator[tuple[str, ...]]:
+def _leak_rows(leak: Leak) -> Iterator[dict[str, str]]:
     """Yield the rows of a leak in leaks.csv: its first bag with each other one."""
-    (first, *others), (first_part, *other_parts) = leak.bags, leak.parts
-    for second, second_part in zip(others, other_parts, strict=True):
-        yield leak.kind, first, first_part, second, second_part, leak.what
+    first, *rest = zip(leak.bags, leak.parts, strict=True)
+    for second in rest:
+        yield dict(zip(LEAK_COLUMNS, (leak.kind, *first, *second, leak.what), strict=True))
 
 
 def _leaks(run: RunFolder) -> tuple[tuple[dict[str, str], ...], tuple[str, ...]]:
@@ -166,30 +174,31 @@ def _leaks(run: RunFolder) -> tuple[tuple[dict[str, str], ...], tuple[str, ...]]
     if not run.leaks_file.is_file():
         return (), ()
     rows = tuple(TextTable.read(run.leaks_file).rows)
-    kinds = ("patient", "bag", "copy", "near-copy")
-    known = [_leaks_in_words(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
-    warning = (
-        f"{'; '.join(words for words in known if words)}: the evaluation may be too good, see "
-        f"{run.leaks_file}"
-    )
+    phrases = []
+    for kind in ("patient", "bag", "copy", "near-copy"):
+        rows_of_kind = [row for row in rows if row["kind"] == kind]
+        if rows_of_kind:
+            phrases.append(_leaks_in_words(kind, rows_of_kind))
+    warning = f"{'; '.join(phrases)}: the evaluation may be too good, see {run.leaks_file}"
     return rows, (warning,)
 
 
 def _leaks_in_words(kind: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return how many leaks there are of a kind, and between which parts; empty without one."""
-    if not rows:
-        return ""
+    """Return how many leaks there are of a kind, and between which parts."""
     connected = DisjointSet()
     for row in rows:
         connected.add(row["first"])
         connected.add(row["second"])
         connected.merge(row["first"], row["second"])
     leaks = len(connected.subsets())
-    copies = "copies" if kind == "copy" else "near-copies"
-    of_bags = f"{len(connected)} {copies} of {'one bag' if leaks == 1 else f'{leaks} bags'}"
-    what = counted(leaks, kind) if kind in ("patient", "bag") else of_bags
+    if kind in ("patient", "bag"):
+        subject = counted(leaks, kind)
+    else:
+        copies = "copies" if kind == "copy" else "near-copies"
+        originals = "one bag" if leaks == 1 else f"{leaks} bags"
+        subject = f"{len(connected)} {copies} of {originals}"
     parts = {row[column] for row in rows for column in ("first_part", "second_part")}
-    return f"{what}, in {enumerated([part for part in SPLIT_PARTS if part in parts])}"
+    return f"{subject}, in {enumerated([part for part in SPLIT_PARTS if part in parts])}"
 
 
 def finish_run(
@@ -213,7 +222,8 @@ def finish_run(
         on_bag: called after every bag that is predicted or drawn.
         keep_maps: whether maps that were drawn from the same weights are not drawn again.
     """
-    data, reporter = run.config().data, reporter or Reporter()
+    data = run.config().data
+    reporter = reporter or Reporter()
     predicted = predict_run(run, extras=extras, on_bag=on_bag, reporter=reporter)
     reporter.remark("evaluating the predictions")
     report = evaluate(
@@ -302,13 +312,15 @@ def predict_run(
         on_bag: called after every bag.
         reporter: informed of each stage.
     """
-    config, reporter = run.config(), reporter or Reporter()
+    config = run.config()
+    reporter = reporter or Reporter()
     predictor = load(run.path, device=config.training.device)
     bags, table = open_units(config.data)
     split = read_split(run)
     attach_covariates(run, bags, names=split.val + split.test, table=table)
     targets = targets_of(table)
-    threshold, task = None, TASKS[predictor.task]
+    threshold = None
+    task = TASKS[predictor.task]
     has_threshold = task.unordered_classes or task.has_findings
     chosen = "the threshold and what maps show" if has_threshold else "what maps show"
     reporter.remark(f"choosing {chosen}, on the validation bags")
@@ -366,13 +378,14 @@ def _choose_findings(
     predictions = predictor.predict(bags.bag(n) for n in names)
     p = as_written(np.stack([v.probability for v in predictions]))
     y = np.array([targets[name] for name in names], dtype=np.float64)
-    known = np.isfinite(y)
-    found = [
-        choose_threshold(y[known[:, k], k] == 1, p[known[:, k], k]).value for k in range(y.shape[1])
-    ]
+    thresholds = []
+    for truth, probability in zip(y.T, p.T, strict=True):
+        is_known = np.isfinite(truth)
+        choice = choose_threshold(truth[is_known] == 1, probability[is_known])
+        thresholds.append(choice.value)
     chosen = f"largest F1 of each finding on up to {len(names)} validation bags"
-    write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": found})
-    predictor.metadata["thresholds"] = found
+    write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": thresholds})
+    predictor.metadata["thresholds"] = thresholds
 
 
 def _choose_threshold(
@@ -384,25 +397,27 @@ def _choose_threshold(
     labels: Mapping[str, Target],
 ) -> float | None:
     """Fit the temperature and the threshold on the validation bags, and return the threshold."""
-    threshold, two = None, len(predictor.classes) <= 2
+    threshold = None
+    has_threshold = len(predictor.classes) <= 2
     validation: list[Prediction] = []
     predictor.temperature = 1.0  # that of an earlier call
     training = run.config().training
-    if two or "kappa" in predictor.metadata or training.temperature_scaling:
+    if has_threshold or "kappa" in predictor.metadata or training.temperature_scaling:
         validation += predictor.predict(bags.bag(n) for n in names)
         weights = [p.neighbour_weight for p in validation if p.neighbour_weight is not None]
         if weights:
             predictor.metadata["neighbour_weight"] = float(np.mean(weights))
     y = np.array([labels[p.name] for p in validation], dtype=np.int64)
     validation = scale_run(run, predictor, validation, y=y)
-    if two:
+    if has_threshold:
         score = np.array([as_written(p.probability)[-1] for p in validation], dtype=np.float64)
         rule = "largest F1" if training.threshold == "f1" else training.threshold
         if validation:
             choice = choose_threshold(y == 1, score, rule=training.threshold)
             threshold = choice.value
-            if (how := StoredRule.of(choice)) is not None:
-                predictor.metadata[RULE] = how
+            stored_rule = StoredRule.of(choice)
+            if stored_rule is not None:
+                predictor.metadata[RULE] = stored_rule
         chosen = f"{rule} on {len(validation)} validation bags"
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold
