@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -26,6 +27,20 @@ MANY = {
 }
 """Files with many cases of one kind: every so many of them run, and all in the nightly run."""
 
+DRAWN = (
+    "benchmark/test_figures.py",
+    "cli/test_demo.py",
+    "docs/test_tutorials.py",
+    "evaluation/test_report.py",
+    "exports",
+    "maps",
+    "system/test_attention_by_class.py",
+    "system/test_end_to_end.py",
+    "system/test_from_pixels.py",
+    "view",
+)
+"""Folders and files whose tests look at pictures. Elsewhere these are blank by default."""
+
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
 
@@ -45,7 +60,8 @@ def _waits_for_the_night(item: pytest.Item, cases: Counter[str]) -> bool:
     every = MANY.get(item.path.relative_to(TESTS).as_posix(), 1)
     test = item.nodeid.partition("[")[0]
     cases[test] += 1
-    return not SHAPES and (cases[test] - 1) % every > 0
+    is_left_out = (cases[test] - 1) % every > 0 or item.get_closest_marker("nightly") is not None
+    return is_left_out and not SHAPES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose among the many cases of `MANY`; start with the folders of `LONG`, in their order."""
+    """Leave what only the nightly run has; start with the folders of `LONG`, in their order."""
     cases: Counter[str] = Counter()
     later = [item for item in items if _waits_for_the_night(item, cases)]
     if later and len(later) < len(items):  # a case that is asked for by name is the first
@@ -71,6 +87,17 @@ def pytest_sessionstart() -> None:
 
         with pytest.raises(jaxtyping.TypeCheckError):
             segment_sum(torch.ones(3, dtype=torch.int64), (1, 2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Draw no pictures for tests that do not look at them; the nightly run draws all."""
+    from support.blank_pictures import use_blank_pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not SHAPES and not request.path.relative_to(TESTS).as_posix().startswith(DRAWN):
+            use_blank_pictures(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from support.made_slides import tissue, write_cohort, write_slide
+from support.processes import fork_workers
 from support.refusals import refused
 
 from probsa.cohorts import flow
@@ -274,7 +275,7 @@ def test_features_that_float16_cannot_hold(both, monkeypatch):
     assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
 
 
-@pytest.mark.parametrize("loaded_before", [False, True])
+@pytest.mark.parametrize("loaded_before", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch, loaded_before):
     """The reader is replaced, and the slide in the encoder does not fail.
 
@@ -335,6 +336,7 @@ def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_dying_reader_that_is_not_heard_any_more_costs_nothing(both, monkeypatch, nth):
     """What it had sent cannot be received: torch raises the error of the socket."""
+    fork_workers(monkeypatch)
     _, work = both
     again(work)
     real, begun = module.DataLoader.__iter__, []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.counting import CountingReader
 from support.made_slides import write_cohort
+from support.processes import fork_workers
 
 from probsa.cohorts import reading
 from probsa.cohorts.extraction import ExtractOptions
@@ -76,6 +77,7 @@ def test_a_scan_is_decoded_once(tmp_path, monkeypatch, readers):
         volume = rng.integers(-900, 300, (16, 16, 5 + 3 * k)).astype(np.int16)
         nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), tmp_path / "s" / f"scan{k}.nii.gz")
     patch_cohort(tmp_path / "s", tmp_path / "w", settings=SMALL)
+    fork_workers(monkeypatch)
     log = tmp_path / "opened.txt"
     monkeypatch.setenv("PROBSA_TEST_OPENED", str(log))
     monkeypatch.setattr(reading, "PixelReader", CountingReader)
@@ -85,7 +87,8 @@ def test_a_scan_is_decoded_once(tmp_path, monkeypatch, readers):
     assert opened == {f"scan{k}": 1 for k in range(4)}
 
 
-def test_features_do_not_depend_on_readers(tmp_path):
+def test_features_do_not_depend_on_readers(tmp_path, monkeypatch):
+    fork_workers(monkeypatch)
     rng = np.random.default_rng(0)
     (tmp_path / "s").mkdir()
     for k in range(3):

@@ -8,6 +8,7 @@ import pytest
 from support.fork_server import PRELOADED
 from support.forks import PATHS, begin
 
+from probsa.cohorts import reading
 from probsa.jobs import processes as started
 
 
@@ -32,7 +33,8 @@ def run_script(script: Path, *arguments: object, processes: int) -> None:
 
 
 def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the workers of a run from a process that has imported the package."""
+    """Fork the workers and the readers of a run from a process that has imported the package."""
     multiprocessing.set_forkserver_preload([*PRELOADED, "support.toy_stage"])
     monkeypatch.setattr(started, "METHOD", "forkserver")
+    monkeypatch.setattr(reading, "METHOD", "forkserver")
     monkeypatch.setenv("PYTHONPATH", PATHS)

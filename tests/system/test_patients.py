@@ -1,5 +1,6 @@
 """Patients with several slides: one bag each, from training to maps, and slides put together."""
 
+import json
 from dataclasses import replace
 
 import h5py

@@ -36,6 +36,8 @@ BROKEN = (
     zlib.error,
 )
 """Exceptions that decoding libraries raise for damaged files (Pillow raises SyntaxError)."""
+METHOD = "spawn"
+"""How readers are started: a fork would copy the encoder's threads in an undefined state."""
 PREFETCHED = 2
 """Number of chunks that each reader prepares ahead."""
 READERS_DIED = "DataLoader worker"
@@ -217,8 +219,7 @@ def reading(
         batch_size=None,
         num_workers=readers,
         prefetch_factor=PREFETCHED if readers else None,
-        # a fork would copy the encoder's threads in an undefined state
-        multiprocessing_context="spawn" if readers else None,
+        multiprocessing_context=METHOD if readers else None,
         worker_init_fn=end_with_parent if readers else None,
     )
     try:
