@@ -82,11 +82,15 @@ class WorkFlags:
         from .terminal import ERR
 
         share = Share.parse(self.shard)
-        pairs = [pair.partition("=") for pair in (self.slurm or "").split(",") if pair]
-        if not all(key and value for key, _, value in pairs):
-            raise InputError(
-                f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
-            )
+        slurm: dict[str, int | str] = {}
+        for pair in (self.slurm or "").split(","):
+            key, _, value = pair.partition("=")
+            if pair and not (key and value):
+                raise InputError(
+                    f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
+                )
+            if pair:
+                slurm[key] = int(value) if value.isdecimal() else value
         return RunOptions(
             engine=self.engine,
             workers=workers,
@@ -94,7 +98,7 @@ class WorkFlags:
             gpus=gpus,
             share=share,
             overwrite=self.overwrite,
-            slurm={key: int(value) if value.isdecimal() else value for key, _, value in pairs},
+            slurm=slurm,
             note=ERR.print,
         )
 

@@ -99,12 +99,12 @@ def run(
             options=StudyOptions(**options),
             on_bag=count,
         )
-    lines = [
-        f"{study.name}: {study.labels}",
-        *(f"  {name:<38} {count:>9,}" for name, count in study.counts.items()),
-        *(f"note: {note}" for note in study.notes),
-        f"features: {study.features}{(study.feature_set and f' ({study.feature_set})') or ''}",
-        *([f"instance labels: {study.instance_labels}"] if study.instance_labels else []),
-        f"left out or corrected, and why: {study.folder / 'dataset.json'}",
-    ]
+    lines = [f"{study.name}: {study.labels}"]
+    lines += [f"  {name:<38} {count:>9,}" for name, count in study.counts.items()]
+    lines += [f"note: {note}" for note in study.notes]
+    folder_of_features = f" ({study.feature_set})" if study.feature_set else ""
+    lines.append(f"features: {study.features}{folder_of_features}")
+    if study.instance_labels:
+        lines.append(f"instance labels: {study.instance_labels}")
+    lines.append(f"left out or corrected, and why: {study.folder / 'dataset.json'}")
     return Answer(study.to_dict(), "\n".join(lines))

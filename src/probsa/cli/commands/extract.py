@@ -73,13 +73,17 @@ def run(
     from ..terminal import OutcomeBar
 
     if encoder is None:
-        chosen = WorkFolder(work).choose(set)
-        folders = [chosen.path / name for name in chosen.feature_sets()]
-        bags = [sorted(p.stem for p in folder.glob("*.h5")) for folder in folders]
-        recipes = map(FeatureRecipe.of_features, folders, bags)
-        encoder, why = default_encoder({r.encoder for r in recipes if r is not None})
+        patch_set = WorkFolder(work).choose(set)
+        encoders: list[str] = []
+        for name in patch_set.feature_sets():
+            folder = patch_set.path / name
+            bags = sorted(p.stem for p in folder.glob("*.h5"))
+            recipe = FeatureRecipe.of_features(folder, bags)
+            if recipe is not None:
+                encoders.append(recipe.encoder)
+        encoder, reason = default_encoder(frozenset(encoders))
         if not json:
-            write(f"Encoder: {encoder} ({why})")
+            write(f"Encoder: {encoder} ({reason})")
     device_type = choose_device(device).type
     gpus = device_type == "cuda"
     distributed = how.options(

@@ -100,7 +100,11 @@ def run(
     """
     if overlay.resolution is not None and overlay.longest is not None:
         raise InputError("--longest is not allowed with --resolution: give one of the two")
-    how = {k: v for k, v in asdict(overlay).items() if v is not None and v is not False}
+    overlay_options = {
+        key: value
+        for key, value in asdict(overlay).items()
+        if value is not None and value is not False
+    }
     features = None if no_features else export.features or slides
     if export.anndata is None:
         features = None
@@ -128,10 +132,10 @@ def run(
     from ..terminal import Counter
 
     settings = ExportSettings(**formats)
-    sources = None
+    sources = over = None
     if slides is not None:
         sources = CohortSources(slides, mpp=mpp)
-    over = None if sources is None else (sources, OverlaySettings(**how))
+        over = (sources, OverlaySettings(**overlay_options))
     failures: list[tuple[str, str]] = []
     exported = Exported()
     if settings:
@@ -154,7 +158,7 @@ def run(
                 bags=bag,
                 score=score,
                 scale=scale,
-                also=(*DOUBTS, *(VARIANCES if variances else ())),
+                also=(*DOUBTS, *VARIANCES) if variances else tuple(DOUBTS),
                 over=over,
                 progress=count,
             )

@@ -86,15 +86,15 @@ def run(
             f"anyway (--other-features): {_first([bag for bag, _ in other])}"
         )
     if missing:
-        lacking = counted(len(missing), "bag")
         remarks.append(
-            f"warning: {lacking} without features in this folder: {_first(missing)}. If they are "
-            "slides that were patched, probsa extract continues"
+            f"warning: {counted(len(missing), 'bag')} without features in this folder: "
+            f"{_first(missing)}. If they are slides that were patched, probsa extract continues"
         )
     if predicted.notes:
-        noted = counted(predicted.notes, "bag")
-        said = f"most often: {predicted.most_noted}; see {folder / 'notes.json'}"
-        remarks.append(f"{noted} with remarks, {said}")
+        remarks.append(
+            f"{counted(predicted.notes, 'bag')} with remarks, most often: {predicted.most_noted}; "
+            f"see {folder / 'notes.json'}"
+        )
     for remark in remarks:
         write(remark, error=True)
     document = {
