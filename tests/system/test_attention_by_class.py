@@ -62,7 +62,8 @@ def run(request, tmp_path_factory):
     status = main([
         "train", "--features", str(features), "--labels", str(labels), "--out", str(out),
         "--model", "clam-mb", "--model.embed", "8", "--model.k_sample", "2", "--test-fold", "0",
-        "--epochs", "2", "--batch-size", "4", "--device", "cpu", "--tensorboard", "false", *more,
+        "--epochs", "2", "--batch-size", "4", "--device", "cpu", "--tensorboard", "false",
+        "--maps", "none", *more,
     ])  # fmt: skip
     assert status == 0
     return features, labels, out, columns
@@ -108,7 +109,7 @@ def test_a_loaded_run_predicts_what_it_wrote(run):
         np.testing.assert_allclose(p.probability, held.probability, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", ["fixed", "per-bag"])
+@pytest.mark.parametrize("scale", ["fixed", pytest.param("per-bag", marks=pytest.mark.nightly)])
 def test_a_map_has_a_row_for_each_class(run, tmp_path, scale):
     _, _, folder, columns = run
     preds = folder / "predictions"

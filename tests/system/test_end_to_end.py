@@ -20,10 +20,10 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
     assert main([
         "train", "--features", features, "--labels", labels, "--model", "abmil-probsa-diag",
         "--test-fold", "0", "--standardize", "--batch-size", "4", "--learning-rate", "3e-4",
-        "--epochs", "6", "--device", "cpu", "--tensorboard", "false", "--out", str(run), "--json",
+        "--epochs", "6", "--device", "cpu", "--tensorboard", "false", "--maps", "none",
+        "--out", str(run), "--json",
     ]) == 0  # fmt: skip
-    trained = json.loads(capsys.readouterr().out)
-    assert not trained["failed"] and trained["maps"] == 12
+    assert not json.loads(capsys.readouterr().out)["failed"]
     given = ["predict", str(run), "--features", features, "--out", str(preds), "--json"]
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["bags"] == bags
