@@ -15,8 +15,21 @@ ROOT = TESTS.parent
 SHAPES = os.environ.get("PROBSA_TEST_SHAPES") == "all"
 """Whether shapes and types of arguments are checked, as in the nightly run: twice as long."""
 
-LONG = ("fuzz", "system", "cohorts", "workflow", "benchmark", "jobs", "cli", "docs", "models",
-        "training", "view", "features", "evaluation")  # fmt: skip
+LONG = (
+    "fuzz",
+    "system",
+    "cohorts",
+    "workflow",
+    "benchmark",
+    "jobs",
+    "cli",
+    "docs",
+    "models",
+    "training",
+    "view",
+    "features",
+    "evaluation",
+)
 """Folders with long tests, which start first: otherwise one process waits for the last of them."""
 
 MANY = {

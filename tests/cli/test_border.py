@@ -33,10 +33,13 @@ def work(trained, tmp_path):
 
 def _train(features, labels, out, *more):
     return [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(out),
-        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
-        "--device", "cpu", "--tensorboard", "false", *more,
-    ]  # fmt: skip
+        *(
+            f"train --features {features} --labels {labels} --out {out} --model "
+            "abmil-probsa-diag --model.embed 8 --test-fold 0 --epochs 1 --device cpu "
+            "--tensorboard false"
+        ).split(),
+        *more,
+    ]
 
 
 def _labels(work, text):
@@ -78,8 +81,7 @@ def _slideflow(work, centres):
     folder.mkdir()
     torch.save(torch.zeros(4, 6), folder / "a.pt")
     np.savez(folder / "a.index.npz", centres)
-    return ["convert", str(folder), "--from", "slideflow", "--slide-mpp", "0.5",
-            "--out", str(work / "out")]  # fmt: skip
+    return f"convert {folder} --from slideflow --slide-mpp 0.5 --out {work / 'out'}".split()
 
 
 def _torchmil(work, features):
@@ -87,8 +89,7 @@ def _torchmil(work, features):
     for kind, values in {"features": features, "coords": np.arange(8).reshape(4, 2) * 512}.items():
         (root / kind).mkdir(parents=True)
         np.save(root / kind / "a.npy", values)
-    return ["convert", str(root / "features"), "--from", "torchmil",
-            "--out", str(work / "out")]  # fmt: skip
+    return ["convert", str(root / "features"), "--from", "torchmil", "--out", str(work / "out")]
 
 
 def _clam(work, coords, **attributes):
@@ -100,8 +101,7 @@ def _clam(work, coords, **attributes):
         f["imgs"] = np.zeros((4, 64, 64, 3), np.uint8)
         f.create_dataset("coords", (len(coords), 2), "i8", chunks=(1, 2))[:4] = coords[:4]
         f["coords"].attrs.update(attributes)
-    return ["convert", str(work / "clam"), "--from", "clam",
-            "--out", str(work / "out")]  # fmt: skip
+    return ["convert", str(work / "clam"), "--from", "clam", "--out", str(work / "out")]
 
 
 def _null_map(work):

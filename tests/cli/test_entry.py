@@ -33,10 +33,13 @@ def trained(tmp_path_factory):
 
 def train_flags(features, labels, out, *more):
     return [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(out),
-        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "2",
-        "--batch-size", "2", "--device", "cpu", "--tensorboard", "false", *more,
-    ]  # fmt: skip
+        *(
+            f"train --features {features} --labels {labels} --out {out} --model "
+            "abmil-probsa-diag --model.embed 8 --test-fold 0 --epochs 2 --batch-size "
+            "2 --device cpu --tensorboard false"
+        ).split(),
+        *more,
+    ]
 
 
 def failed(capsys, *arguments):
@@ -287,11 +290,14 @@ def without_model(folder, *more):
     """The command that trains a small ensemble by the default recipe, and its run folder."""
     run = folder / "run"
     return run, [
-        "train", "--features", str(folder / "data" / "features"),
-        "--labels", str(folder / "data" / "labels.csv"), "--out", str(run), "--members", "2",
-        "--epochs", "1", "--embed", "8", "--predict-samples", "4", "--test-fold", "0",
-        "--device", "cpu", "--tensorboard", "false", "--maps", "none", *more,
-    ]  # fmt: skip
+        *(
+            f"train --features {folder / 'data' / 'features'} --labels "
+            f"{folder / 'data' / 'labels.csv'} --out {run} --members 2 --epochs 1 "
+            "--embed 8 --predict-samples 4 --test-fold 0 --device cpu --tensorboard "
+            "false --maps none"
+        ).split(),
+        *more,
+    ]
 
 
 def test_train_without_a_model_uses_the_default_recipe(tmp_path):
@@ -384,12 +390,16 @@ def test_print_config_is_a_run_file(trained, tmp_path, capsys):
     [
         ("bag,label\n000,0\n001,one\n", "'one'"),
         ("bag,label\n000,0\n000,1\n", "000"),
-        ("bag,label,group,split\n" + "".join(
-            f"{k:03d},{k % 2},g{k // 3},{('train', 'val', 'test')[k % 3]}\n" for k in range(12)
-        ), "g0"),
+        (
+            "bag,label,group,split\n"
+            + "".join(
+                f"{k:03d},{k % 2},g{k // 3},{('train', 'val', 'test')[k % 3]}\n" for k in range(12)
+            ),
+            "g0",
+        ),
     ],
     ids=["a label that is no class", "a bag twice", "a group in two parts"],
-)  # fmt: skip
+)
 def test_tables_that_cannot_be_used(trained, tmp_path, capsys, table, named):
     features, _, _ = trained
     labels = tmp_path / "labels.csv"

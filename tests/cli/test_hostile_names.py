@@ -63,8 +63,7 @@ def test_tables_and_the_terminal(data, tmp_path, capsys):
     (features / "\x1b[2Jdamaged.h5").write_text("x")
     assert main(["predict", str(run), *given, "--out", str(preds)]) == 1
     assert main(["evaluate", str(preds), "--labels", str(labels)]) == 0
-    assert main(["convert", str(features), "--from", "probsa",
-                 "--labels", str(labels), "--out", str(other)]) == 1  # fmt: skip
+    assert main(f"convert {features} --from probsa --labels {labels} --out {other}".split()) == 1
     assert main(["evaluate", str(tmp_path / "\x1b[2J")]) == 2
     said = "".join(capsys.readouterr())
     assert "\x1b" not in said and "\u202e" not in said
@@ -123,8 +122,9 @@ def test_links_and_pipes_among_bags_are_named(data, tmp_path):
     flags = ["--model", "abmil", "--test-fold", "0", "--epochs", "1", "--device", "cpu"]
     flags += ["--tensorboard", "false", "--maps", "none"]
     run = tmp_path / "run"
-    assert main(["train", "--features", str(features), "--labels", str(labels), "--out", str(run),
-                 *flags]) == 0  # fmt: skip
+    assert (
+        main([*f"train --features {features} --labels {labels} --out {run}".split(), *flags]) == 0
+    )
     preds = tmp_path / "preds"
     assert main(["predict", str(run), "--features", str(mixed), "--out", str(preds)]) == 1
     reasons = {r["bag"]: r["reason"] for r in TextTable.read(preds / "failed.csv").rows}

@@ -44,8 +44,11 @@ def outcomes(cases, cwd, heavy=HEAVY):
     """Run commands one after another in one new process; tell which heavy modules it imported."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(cases), *heavy],
-        capture_output=True, text=True, check=True, cwd=cwd,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=cwd,
+    )
     return json.loads(done.stdout)
 
 
@@ -91,8 +94,12 @@ print()
 print(time.process_time())
 """
 QUICK = ("--help", "models", CASES["train"][7], "benchmark grid.yaml")
-LIKEWISE = (CASES["train"][0], f"{TRAIN} --epoch 3", "evaluate no_table",
-            "run empty --model run --out new")  # fmt: skip
+LIKEWISE = (
+    CASES["train"][0],
+    f"{TRAIN} --epoch 3",
+    "evaluate no_table",
+    "run empty --model run --out new",
+)
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,14 @@ def write_inputs(folder: Path) -> None:
         for bag, label in labels.items()
     ]
     write_predictions(
-        folder / "predictions", bags, labels=labels, classes=("0", "1"), threshold=0.5,
+        folder / "predictions",
+        bags,
+        labels=labels,
+        classes=("0", "1"),
+        threshold=0.5,
         parts={bag: "val" if int(bag[1:]) < 12 else "test" for bag in labels},
         metadata={"model": "abmil"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -22,14 +22,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^ *```bash([^\n]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SMALL = {
-    "train": [
-        "--epochs", "1", "--members", "1", "--embed", "8", "--device", "cpu", "--maps", "none",
-        "--tensorboard", "false", "--test-fold", "0",
-    ],
+    "train": shlex.split(
+        "--epochs 1 --members 1 --embed 8 --device cpu --maps none --tensorboard "
+        "false --test-fold 0"
+    ),
     "extract": ["--encoder", "handcrafted", "--readers", "0"],
     "run": ["--readers", "0"],
     "patch": ["--workers", "1", "--patch-size", "128"],
-}  # fmt: skip
+}
 """Arguments that make a line small, where it does not give them itself."""
 NOT_RUN = {
     "README.md": "tests/system/test_readme.py runs these lines in their order",

@@ -54,9 +54,13 @@ def site(tmp_path_factory):
         page.write_text(page.read_text("utf-8").replace('exec="on" ', ""), encoding="utf-8")
     built = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
         env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+    )
     assert built.returncode == 0, built.stdout + built.stderr
     assert "griffe:" not in built.stdout + built.stderr, "a docstring, which stops MkDocs"
     parsed = {}

@@ -59,12 +59,16 @@ def run(request, tmp_path_factory):
         labels.write_text("\n".join(["bag,label,fold", *rows]) + "\n")
     out = folder / "run"
     more = ["--model.n_classes", "2"] if columns == 2 else []
-    status = main([
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(out),
-        "--model", "clam-mb", "--model.embed", "8", "--model.k_sample", "2", "--test-fold", "0",
-        "--epochs", "2", "--batch-size", "4", "--device", "cpu", "--tensorboard", "false",
-        "--maps", "none", *more,
-    ])  # fmt: skip
+    status = main(
+        [
+            *(
+                f"train --features {features} --labels {labels} --out {out} --model "
+                "clam-mb --model.embed 8 --model.k_sample 2 --test-fold 0 --epochs 2 "
+                "--batch-size 4 --device cpu --tensorboard false --maps none"
+            ).split(),
+            *more,
+        ]
+    )
     assert status == 0
     return features, labels, out, columns
 
@@ -87,9 +91,10 @@ def test_evaluation_judges_the_column_of_the_predicted_class(run, tmp_path, caps
     assert report["part"] == "test"
     found = read_predictions(preds)
     held = [
-        found.instances(b) for b, part in zip(found.bags, found.parts, strict=True)
+        found.instances(b)
+        for b, part in zip(found.bags, found.parts, strict=True)
         if part == "test"
-    ]  # fmt: skip
+    ]
     assert {p.attention_mean.shape[1] for p in held} == {columns}
     y = np.concatenate([p.instance_labels > 0 for p in held])
     score = np.concatenate([of_the_class(p) for p in held])

@@ -63,9 +63,12 @@ def bag(n, *, edges=0, coords=False):
     chain = torch.stack([rows[:-1], rows[1:]])[:, :edges]
     xy = torch.stack([rows, rows], 1) * 1000
     return Bag(
-        name="x", x=torch.ones(n, 3), edges=chain, weights=torch.ones(chain.shape[1]),
+        name="x",
+        x=torch.ones(n, 3),
+        edges=chain,
+        weights=torch.ones(chain.shape[1]),
         coords=xy if coords else None,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", names())
@@ -128,8 +131,9 @@ def test_every_run_that_predicts_a_bag_checks_it(runs, copied, tmp_path):
     stored = file.read_text()
     file.write_text(json.dumps(json.loads(stored) | {"kinds": ["ct"]}))
     try:
-        predicted = predict_folder(both, runs / "data" / "features", out=tmp_path / "q",
-                                   device="cpu", other_features=True)  # fmt: skip
+        predicted = predict_folder(
+            both, runs / "data" / "features", out=tmp_path / "q", device="cpu", other_features=True
+        )
         assert len(predicted.other) == predicted.bags
         with pytest.raises(BagError, match="scan"):
             predict_folder(both, runs / "data" / "features", out=tmp_path / "r", device="cpu")
@@ -151,8 +155,11 @@ def test_a_predictor_in_python_refuses_as_well(runs, copied):
 @pytest.mark.parametrize("members", [1, 2])
 def test_training_refuses_one_bag_without_coordinates(runs, copied, tmp_path, members):
     config = RunFolder(runs / "smabmil").config()
-    config = replace(config, data=replace(config.data, features=copied),
-                     training=replace(config.training, members=members))  # fmt: skip
+    config = replace(
+        config,
+        data=replace(config.data, features=copied),
+        training=replace(config.training, members=members),
+    )
     for path in list(copied.iterdir())[:2]:
         strip_coords(path)
     refused(InputError, "smabmil needs neighbours", train, config, tmp_path / "run")
@@ -170,8 +177,9 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
 
     def labelled(rows, out):
         labels = table(tmp_path / "labels.csv", rows)
-        return predict_folder(runs / "abmil", features, out=tmp_path / out, device="cpu",
-                              labels=labels)  # fmt: skip
+        return predict_folder(
+            runs / "abmil", features, out=tmp_path / out, device="cpu", labels=labels
+        )
 
     with pytest.raises(TableError, match=r"'001'.*'2'"):
         labelled([("000", 0), ("001", 2), ("002", 1)], "a")
@@ -179,8 +187,18 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
     predicted = labelled([("000", 0), ("001", 1), ("gone", 1)], "c")
     assert predicted.without_features == ("gone",) and predicted.bags == 12
-    assert predict(runs / "abmil", "--features", features, "--out", tmp_path / "d",
-                   "--labels", tmp_path / "labels.csv") == 0  # fmt: skip
+    assert (
+        predict(
+            runs / "abmil",
+            "--features",
+            features,
+            "--out",
+            tmp_path / "d",
+            "--labels",
+            tmp_path / "labels.csv",
+        )
+        == 0
+    )
     assert "'gone'" in capsys.readouterr().err
 
 

@@ -38,16 +38,23 @@ def config_of(folder, **options):
     covariates = CovariateOptions(covariates=folder / "clinical.csv", **given)
     return RunConfig(
         data=DataConfig(
-            features=folder / "features", labels=folder / "labels.csv", test_fold=0,
+            features=folder / "features",
+            labels=folder / "labels.csv",
+            test_fold=0,
             covariates=covariates,
         ),
         model="abmil-probsa-diag",
         model_arguments={"embed": 8, "attention_dim": 4, "samples": 3, "predict_samples": 20},
         training=TrainingConfig(
-            epochs=25, batch_size=6, learning_rate=3e-2, warmup_epochs=0, device="cpu", threads=1,
+            epochs=25,
+            batch_size=6,
+            learning_rate=3e-2,
+            warmup_epochs=0,
+            device="cpu",
+            threads=1,
             tensorboard=False,
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +97,11 @@ def test_new_patients_are_predicted_with_a_table_of_their_own(trained, folder, t
     (tmp_path / "new.csv").write_text("\n".join(shifted))
     same = predict_folder(trained.run.path, folder / "features", out=tmp_path / "same")
     older = predict_folder(
-        trained.run.path, folder / "features", out=tmp_path / "older",
+        trained.run.path,
+        folder / "features",
+        out=tmp_path / "older",
         covariates=tmp_path / "new.csv",
-    )  # fmt: skip
+    )
     p, q = (read_predictions(r.folder).probability[:, 0] for r in (same, older))
     known = np.array([row.split(",")[1] != "" for row in rows[1:]])
     assert (q[known] > p[known]).all() and q[~known] == p[~known]
@@ -104,20 +113,25 @@ def test_new_patients_are_predicted_with_a_table_of_their_own(trained, folder, t
 @pytest.mark.parametrize(
     ("change", "error", "named"),
     [
-        (lambda rows: [*rows[:-1], rows[-1].replace(",m,", ",x,").replace(",f,", ",x,")],
-         InputError, "x"),
+        (
+            lambda rows: [*rows[:-1], rows[-1].replace(",m,", ",x,").replace(",f,", ",x,")],
+            InputError,
+            "x",
+        ),
         (lambda rows: rows[:-1], TableError, "'035'"),
         (lambda rows: [*rows[:-1], "035,inf,m,170"], TableError, "inf"),
     ],
-)  # fmt: skip
+)
 def test_bad_rows_are_refused(trained, folder, tmp_path, change, error, named):
     rows = (folder / "clinical.csv").read_text().splitlines()
     (tmp_path / "bad.csv").write_text("\n".join(change(rows)))
     with pytest.raises(error, match=named):
         predict_folder(
-            trained.run.path, folder / "features", out=tmp_path / "p",
+            trained.run.path,
+            folder / "features",
+            out=tmp_path / "p",
             covariates=tmp_path / "bad.csv",
-        )  # fmt: skip
+        )
     assert not (tmp_path / "p").exists()
 
 

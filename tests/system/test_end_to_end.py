@@ -17,12 +17,12 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
     folder = shared_data / "bags" / name
     features, labels = str(folder / "features"), str(folder / "labels.csv")
     run, preds, maps = tmp_path / "run", tmp_path / "preds", tmp_path / "maps"
-    assert main([
-        "train", "--features", features, "--labels", labels, "--model", "abmil-probsa-diag",
-        "--test-fold", "0", "--standardize", "--batch-size", "4", "--learning-rate", "3e-4",
-        "--epochs", "6", "--device", "cpu", "--tensorboard", "false", "--maps", "none",
-        "--out", str(run), "--json",
-    ]) == 0  # fmt: skip
+    flags = (
+        f"--features {features} --labels {labels} --model abmil-probsa-diag --test-fold 0 "
+        "--standardize --batch-size 4 --learning-rate 3e-4 --epochs 6 --device cpu "
+        f"--tensorboard false --maps none --out {run} --json"
+    )
+    assert main(["train", *flags.split()]) == 0
     assert not json.loads(capsys.readouterr().out)["failed"]
     given = ["predict", str(run), "--features", features, "--out", str(preds), "--json"]
     assert main(given) == 0

@@ -71,18 +71,22 @@ FUZZED: dict[str, tuple[str, ...]] = {
     "bags, torchmil": NUMPY,
     "labels and splits": ("probsa.core.tables._parse", "probsa.core.tables._text"),
     "run": (
-        "probsa.training.checkpoints.safe_open", "probsa.training.checkpoints.tuples",
-        "probsa.training.config.unusual", "yaml.load",
+        "probsa.training.checkpoints.safe_open",
+        "probsa.training.checkpoints.tuples",
+        "probsa.training.config.unusual",
+        "yaml.load",
     ),
     "predictions": (*H5, "probsa.core.tables._parse"),
     "maps": (*H5, "probsa.maps.folder.draw_map"),
     "scans": ("probsa.slides.nifti._check_volume", "nibabel.nifti1.Nifti1Image.from_filename"),
     "slides": (
-        "probsa.slides.images._rgb", "probsa.slides.tiff._check_pages", "PIL.Image.open",
+        "probsa.slides.images._rgb",
+        "probsa.slides.tiff._check_pages",
+        "PIL.Image.open",
         "tifffile.TiffFile",
     ),
     "work folder": H5,
-}  # fmt: skip
+}
 """What is replaced by a fault, for each kind of input: library calls, and functions of ours."""
 
 
@@ -177,8 +181,15 @@ EXTRACT_SCANS = ("extract", "{scans_work}", *AGAIN)
 RESUME = ("extract", "{work}", "--device", "cpu", "--readers", "0")
 ESTIMATE = ("patch", "{home}/slides", "--out", "{out}", "--patch-size", "128", "--dry-run")
 MAP = ("map", "{home}/of_slides", "--slides", "{home}/dicom_work", "--out", "{out}", "--no-png")
-MAP_SCANS = ("map", "{home}/of_scans", "--slides", "{home}/scans_work", "--out", "{out}",
-             "--no-png")  # fmt: skip
+MAP_SCANS = (
+    "map",
+    "{home}/of_scans",
+    "--slides",
+    "{home}/scans_work",
+    "--out",
+    "{out}",
+    "--no-png",
+)
 COMMANDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (SLIDES, "tifffile.TiffFile"),
     (SLIDES, "probsa.slides.tiff._stored_level"),
@@ -258,8 +269,11 @@ def test_a_fault_in_another_process_is_no_damage(cohort, tmp_path, arguments, ta
     paths = os.pathsep.join([str(tmp_path / "start"), *sys.path])
     done = subprocess.run(
         [sys.executable, "-m", "probsa", *(a.format_map(places) for a in arguments), "--debug"],
-        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == STATUS, done.stderr
     assert "in planted" in done.stderr
     assert "KeyError" in done.stderr

@@ -49,9 +49,28 @@ def write_labels(path, names):
 
 
 def train(work, labels, out, *more):
-    given = ["train", "--features", work, "--labels", labels, "--out", out, "--model", "abmil",
-             "--model.embed", 4, "--epochs", 1, "--device", "cpu", "--tensorboard", "false",
-             "--maps", "none", *more]  # fmt: skip
+    given = [
+        "train",
+        "--features",
+        work,
+        "--labels",
+        labels,
+        "--out",
+        out,
+        "--model",
+        "abmil",
+        "--model.embed",
+        4,
+        "--epochs",
+        1,
+        "--device",
+        "cpu",
+        "--tensorboard",
+        "false",
+        "--maps",
+        "none",
+        *more,
+    ]
     return main([str(w) for w in given])
 
 
@@ -97,8 +116,11 @@ def test_a_run_folder_says_what_its_features_are(run, work, tmp_path, monkeypatc
         identity = f.attrs["probsa_encoder"]
     assert identity.startswith(f"{ENCODER}@")
     assert held == {
-        "encoders": [identity], "kinds": ["slide"], "patch_sizes": [128.0], "mpps": [0.5],
-    }  # fmt: skip
+        "encoders": [identity],
+        "kinds": ["slide"],
+        "patch_sizes": [128.0],
+        "mpps": [0.5],
+    }
     assert FeatureMetadata.read(RunFolder(run).features_file) == FeatureMetadata(
         encoders=(identity,), kinds=("slide",), patch_sizes=(128.0,), mpps=(0.5,)
     )
@@ -180,10 +202,13 @@ OTHER = {
 
 
 ALIKE = {
-    "a": {"mpp": 0.52}, "b": {"mpp": 0.48}, "c": {"mpp": None, "patch_size": None},
-    "d": {"mpp": "None", "patch_size": "None"}, "e": {"probsa_encoder": None},
+    "a": {"mpp": 0.52},
+    "b": {"mpp": 0.48},
+    "c": {"mpp": None, "patch_size": None},
+    "d": {"mpp": "None", "patch_size": "None"},
+    "e": {"probsa_encoder": None},
     "f": {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
-}  # fmt: skip
+}
 
 
 def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
@@ -336,8 +361,12 @@ def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
 
 def test_a_split_may_name_slides_that_are_left_out(work, tmp_path):
     labels = write_labels(tmp_path / "labels.csv", ALL)
-    parts = [("slide0", "slide4", "slide5"), ("slide1", "glass", "text"),
-             ("slide2", "", ""), ("slide3", "", "")]  # fmt: skip
+    parts = [
+        ("slide0", "slide4", "slide5"),
+        ("slide1", "glass", "text"),
+        ("slide2", "", ""),
+        ("slide3", "", ""),
+    ]
     rows = [",".join([str(k), *row]) for k, row in enumerate(parts)]
     (tmp_path / "splits_0.csv").write_text("\n".join([",train,val,test", *rows]) + "\n")
     split = prepare(config(work, labels, split=tmp_path / "splits_0.csv")).split

@@ -23,9 +23,29 @@ def run(*words, status=0):
 
 
 def train(work, labels, out):
-    run("train", "--features", work, "--labels", labels, "--model", "abmil-probsa-diag",
-        "--model.embed", 8, "--epochs", 1, "--batch-size", 4, "--device", "cpu",
-        "--tensorboard", "false", "--maps", "none", "--out", out)  # fmt: skip
+    run(
+        "train",
+        "--features",
+        work,
+        "--labels",
+        labels,
+        "--model",
+        "abmil-probsa-diag",
+        "--model.embed",
+        8,
+        "--epochs",
+        1,
+        "--batch-size",
+        4,
+        "--device",
+        "cpu",
+        "--tensorboard",
+        "false",
+        "--maps",
+        "none",
+        "--out",
+        out,
+    )
 
 
 def width(path):
@@ -60,8 +80,18 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
     run("patch", shared_data / "wsi", "--out", work, *CUT, "--slide-mpp", table)
     run("extract", work, *EXTRACT)
     run("predict", trained, "--features", work, "--out", tmp_path / "preds")
-    run("map", tmp_path / "preds", "--slides", work, "--out", tmp_path / "maps",
-        "--geojson", "tiles", "--longest", 300)  # fmt: skip
+    run(
+        "map",
+        tmp_path / "preds",
+        "--slides",
+        work,
+        "--out",
+        tmp_path / "maps",
+        "--geojson",
+        "tiles",
+        "--longest",
+        300,
+    )
     bags = read_predictions(tmp_path / "preds").bags
     assert set(bags) == {*names, "TCGA-CR-7395-01A-01-TS1"}
     for bag in bags:
@@ -139,9 +169,14 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
         ]
     }
     assert {n: r["status"] for n, r in rows.items()} == {
-        "truncated": "failed", "text": "failed", "empty": "failed", "glass": "no_tissue",
-        "unknown": "failed", "good": "done", "one": "done",
-    }  # fmt: skip
+        "truncated": "failed",
+        "text": "failed",
+        "empty": "failed",
+        "glass": "no_tissue",
+        "unknown": "failed",
+        "good": "done",
+        "one": "done",
+    }
     assert rows["one"]["instances"] == "1" and "--slide-mpp" in rows["unknown"]["reason"]
     assert "truncated.svs" in rows["truncated"]["reason"] and "text.svs" in rows["text"]["reason"]
     assert all(name in errors for name in ("truncated", "text", "glass", "unknown"))

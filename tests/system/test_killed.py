@@ -54,11 +54,11 @@ def digests(folder: Path) -> dict[str, str]:
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     features, labels = write_folder(folder / "data")
-    flags = [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(folder / "r"),
-        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
-        "--device", "cpu", "--tensorboard", "false",
-    ]  # fmt: skip
+    flags = (
+        f"train --features {features} --labels {labels} --out {folder / 'r'} "
+        "--model abmil-probsa-diag --model.embed 8 --test-fold 0 --epochs 1 "
+        "--device cpu --tensorboard false"
+    ).split()
     assert main(flags) == 0
     assert hidden(folder) == []
     return features, labels, folder / "r"
@@ -69,9 +69,10 @@ def commands(trained, out):
     return {
         "predict": ["predict", str(run), "--features", str(features), "--out", str(out / "p")],
         "map": ["map", str(run / "predictions"), "--out", str(out / "m")],
-        "convert": ["convert", str(features), "--from", "probsa", "--slide-mpp",
-                    "0.5", "--labels", str(labels), "--out", str(out / "c")],
-    }  # fmt: skip
+        "convert": (
+            f"convert {features} --from probsa --slide-mpp 0.5 --labels {labels} --out {out / 'c'}"
+        ).split(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -155,8 +156,9 @@ def test_a_conversion_gives_the_same_bytes_each_time(trained, tmp_path):
     found = []
     for _ in range(2):
         out = tmp_path / "out"
-        flags = ["convert", str(features), "--from", "probsa", "--slide-mpp",
-                 "0.5", "--labels", str(labels), "--out", str(out)]  # fmt: skip
+        flags = (
+            f"convert {features} --from probsa --slide-mpp 0.5 --labels {labels} --out {out}"
+        ).split()
         assert main(flags) == 0
         found.append(digests(out))
         out.rename(tmp_path / f"out{len(found)}")

@@ -83,23 +83,22 @@ OVERWRITE = ("", "--overwrite")
 PATCH = "--slide-mpp 0.5 --patch-size 64 --min-tissue-area 100 --workers 1"
 EXTRACT = "--encoder handcrafted --device cpu --readers 0 --threads 1 --workers 1"
 CASES = {
-    "patch": Case(
-        line=f"patch IN/slides --out OUT {PATCH}", inputs=("slides",), flags=OVERWRITE
-    ),
+    "patch": Case(line=f"patch IN/slides --out OUT {PATCH}", inputs=("slides",), flags=OVERWRITE),
     "patch contours": Case(
         line=f"patch IN/slides --out OUT {PATCH} --contours IN/contours",
-        inputs=("contours",), flags=OVERWRITE,
+        inputs=("contours",),
+        flags=OVERWRITE,
     ),
     "mpp table": Case(
         line="patch IN/slides --out IN/new --dry-run --mpp-table OUT",
-        inputs=("slides", "data/labels.csv"), suffix=".csv",
+        inputs=("slides", "data/labels.csv"),
+        suffix=".csv",
     ),
-    "extract": Case(
-        line=f"extract OUT {EXTRACT}", inputs=("work",), flags=OVERWRITE, start="work"
-    ),
+    "extract": Case(line=f"extract OUT {EXTRACT}", inputs=("work",), flags=OVERWRITE, start="work"),
     "convert": Case(
         line="convert IN/data/features --from probsa --out OUT --labels IN/data/labels.csv",
-        inputs=("data", "data/features"), flags=OVERWRITE,
+        inputs=("data", "data/features"),
+        flags=OVERWRITE,
     ),
     "dataset table": Case(
         line="dataset table IN/cohort --features IN/cohort/features --labels IN/cohort.csv "
@@ -112,11 +111,14 @@ CASES = {
     ),
     "train": Case(
         line=f"train --features IN/data/features --labels IN/data/labels.csv {SHORT} --out OUT",
-        inputs=("data", "data/features"), flags=("", "--overwrite", "--resume"), slow=True,
+        inputs=("data", "data/features"),
+        flags=("", "--overwrite", "--resume"),
+        slow=True,
     ),
     "predict": Case(
         line="predict IN/run --features IN/data/features --out OUT --device cpu",
-        inputs=("run", "run/predictions", "data/features"), flags=OVERWRITE,
+        inputs=("run", "run/predictions", "data/features"),
+        flags=OVERWRITE,
     ),
     "evaluate": Case(
         line="evaluate IN/run/predictions --bootstrap 0 --part all --figures OUT",
@@ -124,7 +126,8 @@ CASES = {
     ),
     "sets": Case(
         line="sets IN/run/predictions --coverage 0.5 --out OUT",
-        inputs=("run/predictions/predictions.csv", "data/labels.csv"), flags=OVERWRITE,
+        inputs=("run/predictions/predictions.csv", "data/labels.csv"),
+        flags=OVERWRITE,
         suffix=".csv",
     ),
     "map": Case(
@@ -137,20 +140,24 @@ CASES = {
         inputs=("slides", "new"),
     ),
     "view": Case(
-        line="view IN/run/predictions --export OUT", inputs=("run", "run/predictions"),
+        line="view IN/run/predictions --export OUT",
+        inputs=("run", "run/predictions"),
         flags=OVERWRITE,
     ),
     "run": Case(
         line="run IN/slides --model IN/slide_run --slide-mpp 0.5 --device cpu --readers 0 "
         "--out OUT",
-        inputs=("slide_run",), slow=True,
+        inputs=("slide_run",),
+        slow=True,
     ),
     "benchmark": Case(
         line="benchmark IN/grid/grid.yaml --data IN/grid/data --out OUT",
-        inputs=("grid", "grid/data"), flags=("", "--tables-only"), slow=True,
+        inputs=("grid", "grid/data"),
+        flags=("", "--tables-only"),
+        slow=True,
     ),
     "demo": Case(line="demo --out OUT", inputs=("data",), slow=True),
-}  # fmt: skip
+}
 
 
 def call(*words: str) -> int:
@@ -360,10 +367,15 @@ def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: P
             shutil.copytree(folder / "in" / case.start, out)
         for path in paths:
             put(out / path)
-        before = content(folder) if not case.start else {
-            p: d for p, d in content(folder).items()
-            if not (p.startswith("out/") and "features_handcrafted" in p and p[4:] not in paths)
-        }  # fmt: skip
+        before = (
+            content(folder)
+            if not case.start
+            else {
+                p: d
+                for p, d in content(folder).items()
+                if not (p.startswith("out/") and "features_handcrafted" in p and p[4:] not in paths)
+            }
+        )
         for flag in case.flags:
             case.call(folder / "in", out, flag)
             gone = lost(before, folder)
@@ -403,9 +415,11 @@ def test_folders_in_the_way(name: str, written: Callable[[str], Path], tmp_path:
 def changes(name: str, folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Yield the files that the user changes in an output, and those that they add to it."""
     paths = outputs(name, folder)
-    added = () if CASES[name].suffix else tuple(
-        dict.fromkeys(f"{Path(p).parent}/mine{Path(p).suffix}" for p in paths)
-    )  # fmt: skip
+    added = (
+        ()
+        if CASES[name].suffix
+        else tuple(dict.fromkeys(f"{Path(p).parent}/mine{Path(p).suffix}" for p in paths))
+    )
     yield tuple(paths), added
     yield (), added
     for path in representatives(paths, most=0 if CASES[name].slow else 2):
@@ -425,9 +439,7 @@ def test_an_output_that_the_user_changed(
             put(out / path)
         users = {f"out{case.suffix}/{Path(p).as_posix()}".rstrip("/.") for p in (*changed, *added)}
         users = {f"out{case.suffix}"} if case.suffix and changed else users
-        before = {
-            p: d for p, d in content(folder).items() if p.startswith("in/") or p in users
-        }  # fmt: skip
+        before = {p: d for p, d in content(folder).items() if p.startswith("in/") or p in users}
         assert users <= before.keys()
         for flag in case.flags:
             case.call(folder / "in", out, flag)

@@ -61,10 +61,15 @@ def config_of(folder, *, unit="patient", **model):
         model_arguments={"embed": 8, "attention_dim": 4, "samples": 3, "predict_samples": 40}
         | model,
         training=TrainingConfig(
-            epochs=25, batch_size=4, learning_rate=2e-2, device="cpu", threads=1,
-            tensorboard=False, kl_weight=0.1,
+            epochs=25,
+            batch_size=4,
+            learning_rate=2e-2,
+            device="cpu",
+            threads=1,
+            tensorboard=False,
+            kl_weight=0.1,
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +173,12 @@ def test_patients_of_slides_that_were_predicted_alone(folder, tmp_path):
 
 
 def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
-    status = main([
-        "train", "--model", "abmil", "--features", str(folder / "features"), "--labels",
-        str(folder / "labels.csv"), "--unit", "patient", "--test-fold", "0", "--epochs", "1",
-        "--embed", "4", "--device", "cpu", "--out", str(tmp_path / "run"), "--maps", "none",
-    ])  # fmt: skip
+    status = main(
+        (
+            f"train --model abmil --features {folder / 'features'} --labels "
+            f"{folder / 'labels.csv'} --unit patient --test-fold 0 --epochs 1 --embed "
+            f"4 --device cpu --out {tmp_path / 'run'} --maps none"
+        ).split()
+    )
     assert status == 0, capsys.readouterr().err
     assert '"unit": "patient"' in (tmp_path / "run/predictions/predictions.json").read_text()

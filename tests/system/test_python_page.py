@@ -37,8 +37,12 @@ def test_the_examples_run_and_learn(tmp_path):
     program = "\n".join([*blocks, AFTERWARDS])
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", program],
-        capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

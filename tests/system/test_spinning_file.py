@@ -25,11 +25,11 @@ def spinning(tmp_path_factory):
     """A run, and a copy of its bags of which one has a damaged heap."""
     home = tmp_path_factory.mktemp("spinning")
     features, labels = write_folder(home / "data")
-    flags = [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(home / "run"),
-        "--model", "abmil", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
-        "--device", "cpu", "--tensorboard", "false", "--maps", "none",
-    ]  # fmt: skip
+    flags = (
+        f"train --features {features} --labels {labels} --out {home / 'run'} "
+        "--model abmil --model.embed 8 --test-fold 0 --epochs 1 --device cpu "
+        "--tensorboard false --maps none"
+    ).split()
     assert main(flags) == 0
     make_spin(features / "003.h5")
     return home
@@ -82,8 +82,10 @@ def test_a_command_ends_and_leaves_nothing_half_written(spinning, tmp_path, comm
     process = subprocess.Popen(
         [sys.executable, "-m", "probsa", command, *arguments, "--out", str(out)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         wait_until_it_spins(process, (features / "003.h5").resolve())
         for number in signals[:-1]:

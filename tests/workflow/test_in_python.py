@@ -23,7 +23,7 @@ from probsa.datasets import (
     read_splits_metadata,
     read_table,
     write_splits,
-)  # fmt: skip
+)
 from probsa.errors import InputError
 from probsa.evaluation import evaluate, load_several, read_predictions, write_predictions
 from probsa.evaluation.storage import read_instances

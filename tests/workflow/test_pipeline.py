@@ -119,8 +119,17 @@ def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
 def test_a_slide_that_cannot_be_read_is_named_and_the_others_are_predicted(home, tmp_path, capsys):
     slides(tmp_path / "new", 1, seed=70)
     (tmp_path / "new/torn.tiff").write_bytes((tmp_path / "new/s0.tiff").read_bytes()[:300])
-    command("run", tmp_path / "new", "--model", home / "run", "--out", tmp_path / "out", *ALONE,
-            "--json", status=1)  # fmt: skip
+    command(
+        "run",
+        tmp_path / "new",
+        "--model",
+        home / "run",
+        "--out",
+        tmp_path / "out",
+        *ALONE,
+        "--json",
+        status=1,
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["bags"] == 1 and [f["bag"] for f in answer["failed"]] == ["torn"]
     assert (tmp_path / "out/maps/s0.png").is_file()

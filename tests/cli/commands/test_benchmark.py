@@ -61,8 +61,21 @@ def test_a_dry_run_lists_what_would_be_done(grid, capsys):
 def test_a_grid_is_run_and_reported(grid, capsys, reported):
     (grid / "pictures").mkdir()
     Image.new("RGB", (64, 64)).save(grid / "pictures" / "000.png")
-    assert run("--data", "own=toy", "--epochs", "2", "--bags", "000,001", "--methods", "dsmil",
-               "--slides", "own=pictures") == 0  # fmt: skip
+    assert (
+        run(
+            "--data",
+            "own=toy",
+            "--epochs",
+            "2",
+            "--bags",
+            "000,001",
+            "--methods",
+            "dsmil",
+            "--slides",
+            "own=pictures",
+        )
+        == 0
+    )
     assert "small/tables/x.md" in capsys.readouterr().out
     assert reported == [("small", ["000", "001"], ["dsmil"], ["own"])]
     assert len(TextTable.read(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv").rows) == 2
@@ -92,8 +105,21 @@ def test_what_fails_is_listed_and_the_exit_status_says_so(grid, capsys, reported
     assert answer["counts"] == {"done": 2, "failed": 1, "waiting": 0}
     assert [f["cell"] for f in answer["failed"]] == ["toy/lost/split0-seed0"]
     # without a finished cell there is no report
-    assert run("--data", "toy", "--out", "y", "--models", "dsmil", "--learning_rate", "1e30",
-               "--epochs", "2") == 1  # fmt: skip
+    assert (
+        run(
+            "--data",
+            "toy",
+            "--out",
+            "y",
+            "--models",
+            "dsmil",
+            "--learning_rate",
+            "1e30",
+            "--epochs",
+            "2",
+        )
+        == 1
+    )
     assert len(reported) == 2
 
 

@@ -26,12 +26,11 @@ def test_a_folder_is_converted_and_trains(tmp_path, capsys):
     assert str(out / "conversion.csv") in capsys.readouterr().out
     assert (out / "labels.csv").read_text() == labels.read_text()
     assert len(list(out.glob("*.h5"))) == 6
-    flags = [
-        "train", "--features", str(out), "--labels", str(out / "labels.csv"),
-        "--out", str(tmp_path / "run"), "--model", "abmil-probsa-diag", "--model.embed", "4",
-        "--test-fold", "0", "--epochs", "1", "--device", "cpu", "--maps", "none",
-        "--tensorboard", "false",
-    ]  # fmt: skip
+    flags = (
+        f"train --features {out} --labels {out / 'labels.csv'} --out "
+        f"{tmp_path / 'run'} --model abmil-probsa-diag --model.embed 4 --test-fold "
+        "0 --epochs 1 --device cpu --maps none --tensorboard false"
+    ).split()
     assert main(flags) == 0
 
 

@@ -58,9 +58,14 @@ def test_what_is_missing_is_said_with_what_to_do(shared_data, tmp_path, capsys):
 def test_a_large_slide_of_one_level_is_noted(tmp_path, capsys):
     path = tmp_path / "a.tif"
     tifffile.imwrite(
-        path, iter([b""] * 900), shape=(15_000, 15_000, 3), dtype="u1", tile=(512, 512),
-        photometric="rgb", compression="deflate",
-    )  # fmt: skip
+        path,
+        iter([b""] * 900),
+        shape=(15_000, 15_000, 3),
+        dtype="u1",
+        tile=(512, 512),
+        photometric="rgb",
+        compression="deflate",
+    )
     [slide] = as_json(capsys, path)["files"]
     assert len(slide["levels"]) == 1 and len(slide["notes"]) == 1
 

@@ -52,8 +52,17 @@ def rows_of(folder, file="predictions.csv"):
 def test_each_bag_is_predicted_by_runs_that_have_not_seen_it(runs, tmp_path, capsys):
     folders = [runs / str(k) for k in range(3)]
     features = runs / "data" / "features"
-    status = predict(*folders, "--features", features, "--out", tmp_path / "p", "--device", "cpu",
-                     "--labels", runs / "data" / "labels.csv")  # fmt: skip
+    status = predict(
+        *folders,
+        "--features",
+        features,
+        "--out",
+        tmp_path / "p",
+        "--device",
+        "cpu",
+        "--labels",
+        runs / "data" / "labels.csv",
+    )
     assert status == 0, capsys.readouterr().err
     rows = rows_of(tmp_path / "p")
     assert len(rows) == 18 and {r["part"] for r in rows.values()} == {"test"}

@@ -39,9 +39,19 @@ def test_a_resumed_run_draws_only_maps_that_are_missing(trained, monkeypatch, ca
 
 @pytest.mark.parametrize(
     "flags",
-    ["--epochs 2", "--model dsmil", "--learning-rate 0.5", "--embed 16", "--seed 3",
-     "--test-fold 1", "--classes a,b", "--labels other.csv", "--neighbours 3", "--members 4"],
-)  # fmt: skip
+    [
+        "--epochs 2",
+        "--model dsmil",
+        "--learning-rate 0.5",
+        "--embed 16",
+        "--seed 3",
+        "--test-fold 1",
+        "--classes a,b",
+        "--labels other.csv",
+        "--neighbours 3",
+        "--members 4",
+    ],
+)
 def test_settings_of_a_resumed_run_are_those_of_the_run(trained, capsys, flags):
     before = (trained / "run.yaml").read_text()
     assert main(["train", "--out", str(trained), "--resume", *flags.split()]) == 2
