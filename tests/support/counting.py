@@ -7,11 +7,15 @@ from probsa.cohorts.reading import PixelReader
 
 
 class CountingReader(PixelReader):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        # known before it is sent to a process, which may have another environment
+        self.log = Path(os.environ["PROBSA_TEST_OPENED"])
+
     def _source(self, chunk):
         before = self._job
         source = super()._source(chunk)
         if self._job != before:
-            log = Path(os.environ["PROBSA_TEST_OPENED"])
-            with log.open("a") as f:
+            with self.log.open("a") as f:
                 f.write(f"{chunk.record.name} {os.getpid()}\n")
         return source
