@@ -13,6 +13,7 @@ from ...datasets import (
     SPLITS_FILE,
     BagSet,
     CopyGroup,
+    Leak,
     Split,
     find_copies,
     find_leaks,
@@ -38,7 +39,7 @@ LOOKED_AT = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FoundCopies:
+class StoredCopies:
     """The bags of a data set that are copies of others; stored, since finding them reads all."""
 
     bags: str
@@ -53,7 +54,7 @@ class Checked:
 
     new: Mapping[str, list[Split]]
     """Splits to be stored, by data set."""
-    copies: Mapping[str, FoundCopies]
+    copies: Mapping[str, StoredCopies]
     """Bags with the same instances, by data set; to be stored as well."""
     notes: tuple[str, ...]
 
@@ -74,46 +75,59 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
             with other settings, or ensembles of different seeds share members.
     """
     _refuse_shared_members(grid)
-    new: dict[str, list[Split]] = {}
-    found: dict[str, FoundCopies] = {}
+    new_splits: dict[str, list[Split]] = {}
+    stored_copies: dict[str, StoredCopies] = {}
     notes = list(grid.notes)
     for data in grid.data:
         rows = [r for r in grid.rows if r.data.name == data.name]
         _check_tasks(data, rows)
-        folder, settings = splits_folder(out, data.name), {"splits": data.made, "seed": SEED}
-        if data.folds:
-            splits = fold_splits(data.table)
-        elif (folder / SPLITS_FILE).is_file():
-            stored = read_splits_metadata(folder).get("settings") or {}
-            if stored != settings:
-                raise InputError(
-                    f"the splits in {folder} were made with {stored}, but the grid has {settings}: "
-                    "give another --out"
-                )
-            splits = read_splits(folder, data.table)
-        else:
-            splits = new[data.name] = protocol_splits(data.table, splits=data.made, seed=SEED)
+        splits = _existing_splits(data, splits_folder(out, data.name))
+        if splits is None:
+            splits = protocol_splits(data.table, splits=data.made, seed=SEED)
+            new_splits[data.name] = splits
         _check_parts(data, rows, splits)
         bags = _check_rows(rows, splits)
+        copies: tuple[CopyGroup, ...] = ()
         if read_all:
-            found[data.name] = _copies(bags, data, copies_file(out, data.name))
-        copies = found[data.name].copies if read_all else ()
+            stored_copies[data.name] = _copies(bags, data, copies_file(out, data.name))
+            copies = stored_copies[data.name].copies
         notes += _leaks(bags, data, splits, copies, refuse=grid.file.leaks == "refuse")
-    return Checked(new=new, copies=found, notes=tuple(dict.fromkeys(notes)))
+    return Checked(new=new_splits, copies=stored_copies, notes=tuple(dict.fromkeys(notes)))
+
+
+def _existing_splits(data: DataSet, folder: Path) -> list[Split] | None:
+    """Return the splits by folds or those that an earlier call stored; None if there are none.
+
+    Raises:
+        InputError: The stored splits were made with other settings.
+    """
+    if data.folds:
+        return fold_splits(data.table)
+    if not (folder / SPLITS_FILE).is_file():
+        return None
+    settings = {"splits": data.made, "seed": SEED}
+    stored_settings = read_splits_metadata(folder).get("settings") or {}
+    if stored_settings != settings:
+        raise InputError(
+            f"the splits in {folder} were made with {stored_settings}, but the grid has "
+            f"{settings}: give another --out"
+        )
+    return read_splits(folder, data.table)
 
 
 def _refuse_shared_members(grid: Grid) -> None:
     """Reject seeds of ensembles that are too close: replicates that share members are not
     independent."""
     for row in grid.rows:
-        members, seeds = row.config.training.members, sorted(row.seeds)
+        members = row.config.training.members
+        seeds = sorted(row.seeds)
         gaps = [b - a for a, b in itertools.pairwise(seeds)]
         if gaps and min(gaps) < members:
-            apart = [k * members for k in range(len(seeds))]
+            advised_seeds = [k * members for k in range(len(seeds))]
             raise InputError(
                 f"{row.method.name} has {members} members with the seeds seed, seed + 1, …, so its "
                 f"seeds {', '.join(map(str, seeds))} would share members: give seeds that are "
-                f"{members} apart, such as seeds: {apart}"
+                f"{members} apart, such as seeds: {advised_seeds}"
             )
 
 
@@ -126,36 +140,40 @@ def _leaks(
     refuse: bool,
 ) -> list[str]:
     """Reject leaks, or describe them."""
-    look = refuse_leaks if refuse else find_leaks
+    find = refuse_leaks if refuse else find_leaks
+    leaks: list[Leak] = []
     try:
-        leaks = [leak for split in splits for leak in look(bags, data.table, split, copies=copies)]
+        for split in splits:
+            leaks += find(bags, data.table, split, copies=copies)
     except TableError as error:
         column = "fold" if data.folds else "split"
         raise TableError(
             f"{data.name}: {error}; if the table has a column {column}, put them in one part. To "
             "keep them as they are, set `leaks: note` in the grid, which only reports them"
         ) from error
-    what = list(dict.fromkeys(leak.what for leak in leaks))
-    if len(what) > SHOWN:
-        what[SHOWN:] = [f"… and {len(what) - SHOWN} more such bags"]
-    return [f"{data.name}: {one}" for one in what]
+    # the same bags may leak in several splits
+    sentences = list(dict.fromkeys(leak.what for leak in leaks))
+    if len(sentences) > SHOWN:
+        sentences[SHOWN:] = [f"… and {len(sentences) - SHOWN} more such bags"]
+    return [f"{data.name}: {sentence}" for sentence in sentences]
 
 
-def _copies(bags: BagSet, data: DataSet, path: Path) -> FoundCopies:
+def _copies(bags: BagSet, data: DataSet, path: Path) -> StoredCopies:
     """Find bags that are copies of others, unless an earlier call stored those of the same bags.
 
     Bags that cannot be read, and test bags without a label, are reported by the run that reads
     them.
     """
-    names = [n for n in data.table.bags if n in set(bags.names) and bags.size(n)]
-    key = hashlib.sha256(
-        json.dumps([str(bags.folder), [(n, bags.size(n)) for n in names]]).encode()
-    ).hexdigest()
+    available = set(bags.names)
+    sizes = [(name, bags.size(name)) for name in data.table.bags if name in available]
+    sizes = [(name, size) for name, size in sizes if size]
+    digest = hashlib.sha256(json.dumps([str(bags.folder), sizes]).encode()).hexdigest()
     with contextlib.suppress(InputError):  # missing or damaged: the copies are found again
-        stored = read_record(FoundCopies, path)
-        if stored.bags == key:
+        stored = read_record(StoredCopies, path)
+        if stored.bags == digest:
             return stored
-    return FoundCopies(bags=key, copies=tuple(find_copies(bags, names)))
+    names = [name for name, _ in sizes]
+    return StoredCopies(bags=digest, copies=tuple(find_copies(bags, names)))
 
 
 def copies_file(out: Path, data: str) -> Path:
@@ -176,41 +194,53 @@ def store_checked(checked: Checked, out: Path) -> None:
 def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
     """Check that bags match the labels and that every method can be built and has what it needs."""
     first = rows[0].config
-    training = replace(first.training, balanced=False)
     # as the first run does, but without steps fitted to the bags
-    split = {"test_fold": rows[0].data.splits[0]} if rows[0].data.folds else {"split": None}
-    data = replace(first.data, standardize=False, **split)
+    if rows[0].data.folds:
+        data = replace(first.data, standardize=False, test_fold=rows[0].data.splits[0])
+    else:
+        data = replace(first.data, standardize=False, split=None)
+    training = replace(first.training, balanced=False)
     prepared = prepare(replace(first, data=data, training=training))
-    opened: dict[DataConfig, BagSet] = {}
+    bag_sets: dict[DataConfig, BagSet] = {}
     for row in rows:
         arguments = {k: v for k, v in row.config.model_arguments.items() if k != "n_classes"}
         spec = fit_likelihood(row.config, row.data.table, splits[0])
-        n_classes = prepared.model_arguments.get("n_classes", 1)
-        outputs = {"n_classes": n_classes} if spec is None else {"likelihood": spec}
-        build(row.config.model, in_dim=8, **outputs, **arguments)
+        if spec is None:
+            arguments["n_classes"] = prepared.model_arguments.get("n_classes", 1)
+        else:
+            arguments["likelihood"] = spec
+        build(row.config.model, in_dim=8, **arguments)
         data_config = replace(row.config.data, standardize=False, cache_gb=0.0)
-        if data_config not in opened:
-            of_patients = data_config.targets.unit == "patient"
-            opened[data_config] = (
-                open_units(data_config)[0] if of_patients else open_data(data_config)
-            )
+        if data_config not in bag_sets:
+            bag_sets[data_config] = _open(data_config)
         for need in sorted(look_up(row.config.model).model.needs):
-            _check_need(need, row, opened[data_config], splits[0])
-    return next(iter(opened.values()))
+            _check_need(need, row, bag_sets[data_config], splits[0])
+    return next(iter(bag_sets.values()))
+
+
+def _open(data: DataConfig) -> BagSet:
+    """Open the bags that models see: those of patients if these are the unit."""
+    if data.targets.unit == "patient":
+        bags, _ = open_units(data)
+        return bags
+    return open_data(data)
 
 
 def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
-    names = [n for n in split.train if n in set(bags.names)][:LOOKED_AT]
+    """Refuse a model that needs coordinates or edges if no bag has any."""
+    available = set(bags.names)
+    names = [name for name in split.train if name in available][:LOOKED_AT]
     for name in names:
         try:
             bag = bags.bag(name)
         except BagError:  # reported by the run that reads it
             continue
-        if bag.coords is not None if need == "coords" else bag.edges.shape[1]:
+        has_need = bag.coords is not None if need == "coords" else bag.edges.shape[1] > 0
+        if has_need:
             return
-    what = "coordinates" if need == "coords" else "neighbours"
+    title = "coordinates" if need == "coords" else "neighbours"
     raise InputError(
-        f"{row.method.label} needs {what}, which none of the first {len(names)} training bags of "
+        f"{row.method.label} needs {title}, which none of the first {len(names)} training bags of "
         f"{row.data.name} ({bags.folder}) has (graph: {row.config.data.graph.kind}): leave it out "
         "of models"
     )
@@ -219,11 +249,12 @@ def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
 def _check_tasks(data: DataSet, rows: Sequence[Row]) -> None:
     """Refuse models that cannot learn the task, and rows of several tasks."""
     targets = rows[0].config.data.targets
-    if other := next((r for r in rows if r.config.data.targets != targets), None):
-        raise InputError(
-            f"the targets of {data.name} differ between {rows[0].method.name} and "
-            f"{other.method.name}: give each data set one task and one target"
-        )
+    for row in rows:
+        if row.config.data.targets != targets:
+            raise InputError(
+                f"the targets of {data.name} differ between {rows[0].method.name} and "
+                f"{row.method.name}: give each data set one task and one target"
+            )
     refused: dict[str, InputError] = {}
     for row in rows:
         try:
@@ -239,28 +270,31 @@ def _check_tasks(data: DataSet, rows: Sequence[Row]) -> None:
 def _check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> None:
     """Refuse training parts that do not determine the likelihood, and test parts that cannot be
     judged by the primary metric. Data sets of two classes are checked by the splits alone."""
-    table, task = data.table, data.table.of_task
+    table = data.table
+    task = table.of_task
     if task.two_classes:
         return
     numbers = sorted(set(table.folds)) if table.folds is not None else range(len(splits))
-    for k, split in zip(numbers, splits, strict=True):
-        if k not in data.splits:
+    for number, split in zip(numbers, splits, strict=True):
+        if number not in data.splits:
             continue
-        y, why = table.y(split.test), "no bag has a label"
+        y = table.y(split.test)
+        reason = "no bag has a label"
         if len(y):
-            why = task.labels.unjudgeable(y, table.y(split.train), table.classes)
-        if why is not None:
-            part, remedy = "the test part", "Put other bags into it (column split)"
+            reason = task.labels.unjudgeable(y, table.y(split.train), table.classes)
+        if reason is not None:
+            part = "the test part"
+            remedy = "Put other bags into it (column split)"
             if data.folds:
-                part = f"fold {k}"
+                part = f"fold {number}"
                 remedy = "Assign bags to the folds so that each can be judged, or make fewer folds"
             raise TableError(
-                f"{data.name}: {why} in {part} of {table.where}, so {task.primary.title} is "
+                f"{data.name}: {reason} in {part} of {table.where}, so {task.primary.title} is "
                 f"undefined there. {remedy}{task.words.remedy}"
             )
         try:
-            for config in {id(r.config): r.config for r in rows}.values():
-                fit_likelihood(config, table, split)
+            for row in rows:
+                fit_likelihood(row.config, table, split)
         except (InputError, TableError) as error:
-            what = f"fold {k}" if data.folds else f"split {k}"
-            raise type(error)(f"{data.name}, {what}: {error}") from error
+            place = f"fold {number}" if data.folds else f"split {number}"
+            raise type(error)(f"{data.name}, {place}: {error}") from error

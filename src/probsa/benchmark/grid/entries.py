@@ -66,9 +66,14 @@ class ExceptionRule:
 
     def holds(self, data: str, method: Method) -> bool:
         """Return whether the rule applies to a method on a data set."""
-        names = (method.model, method.label)
-        matches = any(fnmatchcase(n, p) for p in listed(self.models) for n in names)
-        return (not self.data or data in listed(self.data)) and (not self.models or matches)
+        if self.data and data not in listed(self.data):
+            return False
+        if not self.models:
+            return True
+        return any(
+            fnmatchcase(method.model, pattern) or fnmatchcase(method.label, pattern)
+            for pattern in listed(self.models)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,17 +105,20 @@ def read_record(kind: type[R], given: Mapping[str, Any], *, where: str) -> R:
     Raises:
         InputError: A value is wrong; names the key, and `where` it was given.
     """
-    own = {f.name: f.type for f in fields(kind) if f.name != "others"}
-    values = {
-        k: RunKey(name=k, annotation=own[k], help="").read(given[k], where=f" in {where}")
-        for k in given
-        if k in own
-    }
-    for key in ("seeds", "splits"):
-        several = values.get(key, 1)
-        if isinstance(several, tuple) and len(set(several)) < max(1, len(several)):
-            raise InputError(f"{key} in {where} is {[*several]}; expected different numbers")
-    return kind(**values, others={k: v for k, v in given.items() if k not in own})
+    types = {f.name: f.type for f in fields(kind) if f.name != "others"}
+    values: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in types:
+            key = RunKey(name=name, annotation=types[name], help="")
+            values[name] = key.read(value, where=f" in {where}")
+        else:
+            others[name] = value
+    for name in ("seeds", "splits"):
+        numbers = values.get(name)
+        if isinstance(numbers, tuple) and (not numbers or len(set(numbers)) < len(numbers)):
+            raise InputError(f"{name} in {where} is {[*numbers]}; expected different numbers")
+    return kind(**values, others=others)
 
 
 def exceptions_of(grid: GridFile, *, where: str) -> list[ExceptionRule]:
@@ -125,14 +133,14 @@ def exceptions_of(grid: GridFile, *, where: str) -> list[ExceptionRule]:
     return [replace(r, others=run_keys(r.others, where=where)) for r in rules]
 
 
-def listed(given: Any) -> list[Any]:
+def listed(values: Any) -> list[Any]:
     """Return several values, or a single one, as a list."""
-    return list(given) if isinstance(given, list | tuple) else [given]
+    return list(values) if isinstance(values, list | tuple) else [values]
 
 
-def number_list(given: int | tuple[int, ...]) -> tuple[int, ...]:
+def number_list(numbers: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return whole numbers one by one."""
-    return tuple(range(given)) if isinstance(given, int) else given
+    return tuple(range(numbers)) if isinstance(numbers, int) else numbers
 
 
 def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
@@ -157,14 +165,17 @@ def run_keys(
         InputError: A key is set by the grid for every cell.
     """
     flat = flatten(dict(given))
-    known = [k for k in section_keys() if k.startswith(f"{section}.") or (not section and "." in k)]
-    for key in flat:
-        if key in SET_BY_GRID:
-            short = key.rpartition(".")[2]
-            raise InputError(f"{short} in {where} is set by the grid: give {SET_BY_GRID[key]}")
-        if key not in known:
-            short = [k.partition(".")[2] for k in known]
-            raise UnknownName(f"key in {where}", key, [*others, *short])
+    allowed = [key for key in section_keys().values() if key.section]
+    if section:
+        allowed = [key for key in allowed if key.section == section]
+    allowed_names = {key.name for key in allowed}
+    for name in flat:
+        if name in SET_BY_GRID:
+            short = name.rpartition(".")[2]
+            raise InputError(f"{short} in {where} is set by the grid: give {SET_BY_GRID[name]}")
+        if name not in allowed_names:
+            short_names = [key.short for key in allowed]
+            raise UnknownName(f"key in {where}", name, [*others, *short_names])
     return flat
 
 
@@ -180,7 +191,9 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
         UnknownName: A model or an argument does not exist.
         InputError: Two methods share a folder, or an entry is invalid.
     """
-    items = [one for item in listed(given) for one in _spread(item, where=where)]
+    items: list[ModelEntry] = []
+    for item in listed(given):
+        items += _model_entries(item, where=where)
     if not items:
         raise InputError(
             f"{where} names no models: give some, for example models: [abmil, abmil-probsa-diag]"
@@ -188,26 +201,36 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
     from ...models import look_up
 
     has_kl = {item.name: look_up(item.name).model.has_kl for item in items}
-    plain = [_method(item, None, where=where) for item in items if not has_kl[item.name]]
+    plain = [_method_entry(item, None, where=where) for item in items if not has_kl[item.name]]
     entries: list[MethodEntry] = []
     for item in items:
-        own = weights if item.kl_weight is None else kl_weights(item.kl_weight, where=where)
-        for λ in own if has_kl[item.name] else [None]:
-            entry = _method(item, λ, where=where)
+        item_weights: Sequence[KLWeight | None] = weights
+        if item.kl_weight is not None:
+            item_weights = kl_weights(item.kl_weight, where=where)
+        if not has_kl[item.name]:
+            item_weights = [None]
+        for λ in item_weights:
+            entry = _method_entry(item, λ, where=where)
             if λ == 0 and entry.method.baseline is not None:
                 entry = _baseline(entry, [*plain, *entries])
             if entry not in entries:
                 entries.append(entry)
+    _check_folders([entry.method for entry in entries], where=where)
+    return tuple(entries)
+
+
+def _check_folders(methods: Sequence[Method], *, where: str) -> None:
+    """Refuse labels that cannot name a folder, and methods that would share one."""
     by_slug: dict[str, Method] = {}
-    for method in (e.method for e in entries):
+    for method in methods:
         if not re.search(r"\w", method.label):
             raise InputError(f"the label {method.label!r} in {where} has no letter or digit")
-        if (other := by_slug.setdefault(method.slug, method)) is not method:
+        other = by_slug.setdefault(method.slug, method)
+        if other is not method:
             raise InputError(
                 f"two methods of {where} are called {method.name!r} and {other.name!r}, which "
                 f"share a folder ({method.slug}): give one of them another label"
             )
-    return tuple(entries)
 
 
 def check_models(given: Any, *, where: str) -> None:
@@ -219,7 +242,7 @@ def check_models(given: Any, *, where: str) -> None:
     """
     for item in listed(given):
         if item not in WORDS:
-            _spread(item, where=where)
+            _model_entries(item, where=where)
 
 
 def check_exceptions(
@@ -230,37 +253,43 @@ def check_exceptions(
     Raises:
         UnknownName: An exception names a model that does not exist.
     """
-    known = [*known_names(), *(e.method.label for e in entries)]
-    for pattern in (p for rule in rules for p in listed(rule.models)):
-        if not any(fnmatchcase(name, pattern) for name in known):
-            raise UnknownName("model in an exception", pattern, known)
-    # grids often omit models, but a data set under another name may be a mistake
-    others = dict.fromkeys(d for rule in rules for d in listed(rule.data) if d not in data)
-    if not others:
+    names = [*known_names(), *(e.method.label for e in entries)]
+    absent: dict[str, None] = {}
+    for rule in rules:
+        for pattern in listed(rule.models):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UnknownName("model in an exception", pattern, names)
+        absent |= dict.fromkeys(name for name in listed(rule.data) if name not in data)
+    if not absent:
         return ()
-    return (f"no data is called {', '.join(others)}: exceptions for these have no effect",)
+    # grids often omit models, but a data set under another name may be a mistake
+    return (f"no data is called {', '.join(absent)}: exceptions for these have no effect",)
 
 
-def _spread(item: Any, *, where: str) -> list[ModelEntry]:
+def _model_entries(item: Any, *, where: str) -> list[ModelEntry]:
     """Split an item of `models` into entries of one model each."""
-    given = {"name": item} if isinstance(item, str) else item
-    if not isinstance(given, dict) or not given.get("name"):
+    keys = {"name": item} if isinstance(item, str) else item
+    if not isinstance(keys, dict) or not keys.get("name"):
         raise InputError(
             f"models in {where} has {item!r}: expected a name, {', '.join(WORDS)}, or a mapping "
             "with a name"
         )
-    entry = read_record(ModelEntry, given, where=f"{where} (models)")
+    entry = read_record(ModelEntry, keys, where=f"{where} (models)")
     name = entry.name
     if name in known_names():
-        known = known_arguments(name)
+        arguments = known_arguments(name)
         for key in entry.others:
-            if key not in known:
-                own = [f.name for f in fields(ModelEntry) if f.name != "others"]
-                raise UnknownName(f"argument of {name} in {where}", key, [*known, *own])
+            if key not in arguments:
+                entry_keys = [f.name for f in fields(ModelEntry) if f.name != "others"]
+                suggested = [*arguments, *entry_keys]
+                raise UnknownName(f"argument of {name} in {where}", key, suggested)
         return [entry]
     if name not in WORDS:
         raise UnknownName(f"model in {where}", name, [*known_names(), *WORDS])
-    if unexpected := [*entry.others, *(["label"] if entry.label else [])]:
+    unexpected = list(entry.others)
+    if entry.label:
+        unexpected.append("label")
+    if unexpected:
         raise InputError(
             f"the entry {name!r} of models in {where} has {unexpected[0]!r}: an entry for several "
             "models takes only training and kl_weight"
@@ -270,14 +299,14 @@ def _spread(item: Any, *, where: str) -> list[ModelEntry]:
     return [replace(entry, name=n) for n in names() if name in ("all", look_up(n).family)]
 
 
-def _method(item: ModelEntry, λ: KLWeight | None, *, where: str) -> MethodEntry:
+def _method_entry(item: ModelEntry, λ: KLWeight | None, *, where: str) -> MethodEntry:
     label = item.label or item.name
     method = Method(label=label, model=item.name, arguments=item.others, kl_weight=λ)
     training = run_keys(item.training, where=where, section="training")
     return MethodEntry(method=method, training=training)
 
 
-def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
+def _baseline(entry: MethodEntry, listed_entries: Sequence[MethodEntry]) -> MethodEntry:
     """Return the plain baseline that replaces λ = 0: an equal listed one if any, else a new one."""
     from ...models import plain_model
 
@@ -285,10 +314,14 @@ def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
     plain = plain_model(method.model, method.arguments)
     assert plain is not None
     base, shared_arguments = plain
-    for other in known:
-        same = other.method.model == base and other.method.kl_weight is None
-        if same and other.method.arguments == shared_arguments and other.training == entry.training:
+    for other in listed_entries:
+        if (
+            other.method.model == base
+            and other.method.kl_weight is None
+            and other.method.arguments == shared_arguments
+            and other.training == entry.training
+        ):
             return other
-    labels = {e.method.label for e in known}
+    labels = {e.method.label for e in listed_entries}
     label = base if base not in labels else f"{base} of {method.label}"
     return replace(entry, method=Method(label=label, model=base, arguments=shared_arguments))

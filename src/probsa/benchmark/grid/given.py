@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...training import SECTIONS, RunKey, load_yaml
 from .data_sets import check_paths
@@ -41,8 +41,8 @@ class GivenGrid:
 
 def grid_name(path: Path) -> str:
     """Return a grid's name: its key `name`, else the name of its file."""
-    given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
-    return str(given.get("name", path.stem))
+    keys = load_yaml(path, what="grid", least="models") if path.is_file() else {}
+    return str(keys.get("name", path.stem))
 
 
 def given_grid(
@@ -56,41 +56,69 @@ def given_grid(
         UnknownName: A key, a model or an argument does not exist; suggests the right one.
         InputError, TableError, BagError: A value is invalid, or a path leads to nothing.
     """
-    flags = overrides or {}
-    given_as = ", ".join(f"--{_short(key)}" for key in flags)
-    where = f"{path} (with {given_as})" if flags else str(path)
-    own: dict[str, Any] = {}
-    slurm: dict[str, Any] = {}
-    for_runs: dict[str, Any] = {}
-    for key, value in flags.items():
-        name = "kl_weight" if key == "training.kl_weight" else key
-        if name in GRID_KEYS:
-            several = name in LISTS and isinstance(value, str) and "," in value
-            own[name] = f"[{value}]" if several and value[0] not in "[{" else value
-        elif name.startswith("slurm."):
-            option = RunKey(name=name, annotation=Any, help="")
-            slurm[option.short] = option.read(value)
-        else:
-            for_runs[key] = value
-    last = ExceptionRule(others=run_keys(for_runs, where="the flags", others=GRID_KEYS))
-    given = load_yaml(path, what="grid", least="models") | own
-    file = read_record(GridFile, given, where=where)
+    overrides = overrides or {}
+    where = str(path)
+    if overrides:
+        names = ", ".join(f"--{_short(key)}" for key in overrides)
+        where = f"{path} (with {names})"
+    flags = _sorted_flags(overrides)
+    last_rule = ExceptionRule(others=run_keys(flags.run, where="the flags", others=GRID_KEYS))
+    keys = load_yaml(path, what="grid", least="models") | flags.grid
+    file = read_record(GridFile, keys, where=where)
     for_all = run_keys(file.others, where=where, others=GRID_KEYS)
     rules = exceptions_of(file, where=where)
     models = listed(file.models)
-    if "seeds" in own and "exceptions" not in own:
+    # a flag takes precedence over the file's exceptions and models, unless it gives them as well
+    if "seeds" in flags.grid and "exceptions" not in flags.grid:
         rules = [replace(r, seeds=None) for r in rules]
-    if "kl_weight" in own and "models" not in own:
-        models = [
-            {k: v for k, v in m.items() if k != "kl_weight"} if isinstance(m, dict) else m
-            for m in models
-        ]
-    rules += [last] if last.others else []
+    if "kl_weight" in flags.grid and "models" not in flags.grid:
+        models = [_without_kl_weight(model) for model in models]
+    if last_rule.others:
+        rules.append(last_rule)
     check_models(models, where=where)
     check_paths(file.data, data=data, where=where)
     return GivenGrid(
-        where=where, file=file, rules=rules, models=models, for_all=for_all, slurm=slurm
+        where=where, file=file, rules=rules, models=models, for_all=for_all, slurm=flags.slurm
     )
+
+
+class Flags(NamedTuple):
+    """The flags of a grid by what they set."""
+
+    grid: dict[str, Any]
+    """Keys of the grid."""
+    slurm: dict[str, Any]
+    """Options of Slurm."""
+    run: dict[str, Any]
+    """Keys of runs."""
+
+
+def _sorted_flags(overrides: Mapping[str, Any]) -> Flags:
+    flags = Flags(grid={}, slurm={}, run={})
+    for key, value in overrides.items():
+        name = "kl_weight" if key == "training.kl_weight" else key
+        if name in GRID_KEYS:
+            flags.grid[name] = _bracketed(value) if name in LISTS else value
+        elif name.startswith("slurm."):
+            option = RunKey(name=name, annotation=Any, help="")
+            flags.slurm[option.short] = option.read(value)
+        else:
+            flags.run[key] = value
+    return flags
+
+
+def _bracketed(value: Any) -> Any:
+    """Return values separated by commas as a YAML list, `0,1` as `[0,1]`; any other as it is."""
+    if isinstance(value, str) and "," in value and value[0] not in "[{":
+        return f"[{value}]"
+    return value
+
+
+def _without_kl_weight(model: Any) -> Any:
+    """Return an item of `models` without a λ of its own."""
+    if not isinstance(model, dict):
+        return model
+    return {k: v for k, v in model.items() if k != "kl_weight"}
 
 
 def _short(key: str) -> str:

@@ -4,6 +4,7 @@ It may set every key of a run for all cells, a data set, a model or, as an excep
 models on some data sets; later ones in this list take precedence.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,16 +23,17 @@ from ...training import (
     plain,
     read_labels,
 )
-from .data_sets import DataSet, chosen_splits, found_at, named_sets, prepare_set, shared_keys
+from .data_sets import DataSet, chosen_splits, find_sets, named_sets, prepare_set, shared_keys
 from .entries import (
     GridFile,
+    MethodEntry,
     check_exceptions,
     kl_weights,
     listed,
     methods_of,
     number_list,
 )
-from .given import GRID_KEYS, given_grid
+from .given import GRID_KEYS, GivenGrid, given_grid
 from .methods_and_cells import Cell, Method
 
 FEATURE_SET = "data.feature_set"
@@ -87,25 +89,28 @@ class Grid:
     def _cells(self, out: Path) -> Iterator[Cell]:
         for data in self.data:
             data_rows = [r for r in self.rows if r.data.name == data.name]
-            for seed in self.seeds:
-                for split in data.splits:
-                    file = splits_folder(out, data.name) / f"splits_{split}.csv"
-                    part = {"test_fold": split} if data.folds else {"split": file}
-                    for row in (r for r in data_rows if seed in r.seeds):
-                        config = replace(
-                            row.config,
-                            data=replace(row.config.data, **part),
-                            seed=seed,
-                            data_seed=self.file.data_seed,
-                        )
+            for seed, split in itertools.product(self.seeds, data.splits):
+                for row in data_rows:
+                    if seed in row.seeds:
+                        config = self._config(row, out, split=split, seed=seed)
                         yield Cell(
                             data=data.name, method=row.method, split=split, seed=seed, config=config
                         )
 
+    def _config(self, row: Row, out: Path, *, split: int, seed: int) -> RunConfig:
+        """Return the config of one run."""
+        if row.data.folds:
+            data = replace(row.config.data, test_fold=split)
+        else:
+            file = splits_folder(out, row.data.name) / f"splits_{split}.csv"
+            data = replace(row.config.data, split=file)
+        return replace(row.config, data=data, seed=seed, data_seed=self.file.data_seed)
+
     def write(self, out: Path) -> None:
         """Write `grid.yaml` to the experiment's folder, for `read_grid`."""
-        given = {k: plain(getattr(self.file, k)) for k in GRID_KEYS} | plain(self.file.others)
-        write_text(out / "grid.yaml", yaml.safe_dump(given, sort_keys=False))
+        grid_keys = {name: plain(getattr(self.file, name)) for name in GRID_KEYS}
+        keys = grid_keys | plain(self.file.others)
+        write_text(out / "grid.yaml", yaml.safe_dump(keys, sort_keys=False))
 
 
 def splits_folder(out: Path, data: str) -> Path:
@@ -136,104 +141,182 @@ def read_grid(
         InputError: A value is invalid, there is no data, or a folder is not a data set.
         TableError: The labels are missing or unusable.
     """
-    path, out = Path(path), optional_path(out)
+    path = Path(path)
     given = given_grid(path, overrides, data=data)
-    where = given.where
-    file = given.file
-    rules = given.rules
-    models = given.models
-    for_all = dict(given.for_all)
-    name = file.name or path.stem
-    sets = _found(data, shared=shared_keys(file.data)) if data else file.data
+    name = given.file.name or path.stem
+    sets = _named_data(given, path, data)
+    folder = (optional_path(out) or Path(name)) / "data"
+    set_keys, notes = _prepare_sets(sets, given, folder=folder)
+    given = _without_feature_set(given)
+    file = _resolved_file(given, name=name, set_keys=set_keys)
+    weights = kl_weights(file.kl_weight, where=given.where)
+    entries = methods_of(given.models, weights, where=given.where)
+    notes += check_exceptions(given.rules, set_keys, entries)
+    rows = _rows(given, set_keys, entries)
+    return Grid(file=file, rows=tuple(rows), notes=tuple(notes))
+
+
+def _named_data(given: GivenGrid, path: Path, data: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the keys of the data sets by name: those of the file, or those of the flags.
+
+    Raises:
+        InputError: Neither names any data.
+    """
+    sets = given.file.data
+    if data:
+        sets = _sets_of_folders(data, shared=shared_keys(sets))
     if sets is None or shared_keys(sets):
         raise InputError(
             f"{path} names no data: give --data DIR, a folder with features/ and labels.csv (or "
             "a parent of such folders)"
         )
-    ready: dict[str, dict[str, Any]] = {}
+    return named_sets(sets, where=given.where)
+
+
+def _prepare_sets(
+    sets: Mapping[str, Mapping[str, Any]], given: GivenGrid, *, folder: Path
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the dotted keys of the runs of each data set, and notes; studies are opened.
+
+    Args:
+        sets: The keys of the data sets as they were given.
+        given: The grid's file and flags.
+        folder: The folder below which labels of studies are written.
+    """
+    set_keys: dict[str, dict[str, Any]] = {}
     notes: list[str] = []
-    for data_name, keys in named_sets(sets, where=where).items():
-        # the features folder that all methods use: a study is opened with it
-        chosen = keys.pop("feature_set", keys.pop(FEATURE_SET, for_all.get(FEATURE_SET)))
-        for rule in rules:
-            if not rule.models and (not rule.data or data_name in listed(rule.data)):
-                chosen = rule.others.get(FEATURE_SET, chosen)
-        ready[data_name], data_notes = prepare_set(
-            keys,
-            out=(out or Path(name)) / "data" / data_name,
-            feature_set=None if chosen in (None, "null") else str(chosen),
-            where=f"{where} (data {data_name})",
+    for name, keys in sets.items():
+        other_keys = {k: v for k, v in keys.items() if k not in ("feature_set", FEATURE_SET)}
+        set_keys[name], set_notes = prepare_set(
+            other_keys,
+            out=folder / name,
+            feature_set=_feature_set(name, keys, given),
+            where=f"{given.where} (data {name})",
         )
-        notes += [f"{data_name}: {note}" for note in data_notes]
-    for_all.pop(FEATURE_SET, None)
-    for rule in rules:
-        if not rule.models:
-            rule.others.pop(FEATURE_SET, None)
-    exceptions = [
-        {k: plain(getattr(r, k)) for k in ("data", "models", "seeds") if getattr(r, k)} | r.others
-        for r in rules
-    ]
-    file = replace(
-        file,
+        notes += [f"{name}: {note}" for note in set_notes]
+    return set_keys, notes
+
+
+def _feature_set(name: str, keys: Mapping[str, Any], given: GivenGrid) -> str | None:
+    """Return the folder of features that all methods use on a data set: a study is opened with it.
+
+    An exception for all models comes before a key of the data set, and that before one of the grid.
+    """
+    feature_set = given.for_all.get(FEATURE_SET)
+    feature_set = keys.get(FEATURE_SET, feature_set)
+    feature_set = keys.get("feature_set", feature_set)
+    for rule in given.rules:
+        if not rule.models and (not rule.data or name in listed(rule.data)):
+            feature_set = rule.others.get(FEATURE_SET, feature_set)
+    return None if feature_set in (None, "null") else str(feature_set)
+
+
+def _without_feature_set(given: GivenGrid) -> GivenGrid:
+    """Leave out the folders of features for all models, which the keys of the sets contain."""
+
+    def rest(keys: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in keys.items() if k != FEATURE_SET}
+
+    rules = [r if r.models else replace(r, others=rest(r.others)) for r in given.rules]
+    return replace(given, for_all=rest(given.for_all), rules=rules)
+
+
+def _resolved_file(
+    given: GivenGrid, *, name: str, set_keys: Mapping[str, Mapping[str, Any]]
+) -> GridFile:
+    """Return the grid as a file: with its name, the paths of its data sets, and the flags."""
+    data: dict[str, dict[str, Any]] = {}
+    for set_name, keys in set_keys.items():
+        data[set_name] = {key.removeprefix("data."): value for key, value in keys.items()}
+    exceptions = []
+    for rule in given.rules:
+        scope = {k: plain(getattr(rule, k)) for k in ("data", "models", "seeds")}
+        exceptions.append({k: v for k, v in scope.items() if v} | rule.others)
+    return replace(
+        given.file,
         name=name,
-        data={n: {k.removeprefix("data."): v for k, v in d.items()} for n, d in ready.items()},
-        models=models,
+        data=data,
+        models=given.models,
         exceptions=exceptions,
-        slurm={**(file.slurm or {}), **given.slurm},
-        others=for_all,
+        slurm={**(given.file.slurm or {}), **given.slurm},
+        others=dict(given.for_all),
     )
-    entries = methods_of(models, kl_weights(file.kl_weight, where=where), where=where)
-    notes += check_exceptions(rules, ready, entries)
+
+
+def _rows(
+    given: GivenGrid,
+    set_keys: Mapping[str, Mapping[str, Any]],
+    entries: Sequence[MethodEntry],
+) -> list[Row]:
+    """Return every method on every data set, with the checked config of its runs."""
     rows: list[Row] = []
-    for data_name, keys in ready.items():
+    for name, keys in set_keys.items():
         data_set: DataSet | None = None
         for entry in entries:
-            run, seeds = {**for_all, **keys, **entry.training}, file.seeds
-            for rule in rules:
-                if rule.holds(data_name, entry.method):
-                    run, seeds = run | rule.others, rule.seeds or seeds
-            method = entry.method
-            config = checked_run(
-                {
-                    "training.tensorboard": False,
-                    **run,
-                    "model.name": method.model,
-                    **{f"model.{k}": v for k, v in method.arguments.items()},
-                    "training.kl_weight": 0.0 if method.kl_weight is None else method.kl_weight,
-                },
-                where=f" in {where}",
-            )
-            data_set = data_set or _data_set(data_name, keys, config, file, where=where)
-            rows.append(Row(data=data_set, method=method, config=config, seeds=number_list(seeds)))
-    return Grid(file=file, rows=tuple(rows), notes=tuple(notes))
+            config, seeds = _config_and_seeds(name, keys, entry, given)
+            if data_set is None:
+                data_set = _data_set(name, keys, config, given)
+            row = Row(data=data_set, method=entry.method, config=config, seeds=seeds)
+            rows.append(row)
+    return rows
 
 
-def _found(data: Sequence[str], *, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _config_and_seeds(
+    data: str, keys: Mapping[str, Any], entry: MethodEntry, given: GivenGrid
+) -> tuple[RunConfig, tuple[int, ...]]:
+    """Return the config and the seeds of a method's runs on a data set."""
+    method = entry.method
+    run_keys = {**given.for_all, **keys, **entry.training}
+    seeds = given.file.seeds
+    for rule in given.rules:
+        if rule.holds(data, method):
+            run_keys |= rule.others
+            seeds = rule.seeds or seeds
+    config = checked_run(
+        {
+            "training.tensorboard": False,
+            **run_keys,
+            "model.name": method.model,
+            **{f"model.{name}": value for name, value in method.arguments.items()},
+            "training.kl_weight": 0.0 if method.kl_weight is None else method.kl_weight,
+        },
+        where=f" in {given.where}",
+    )
+    return config, number_list(seeds)
+
+
+def _sets_of_folders(
+    data: Sequence[str], *, shared: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
     """Return the data sets of folders; they have the shared keys beside their own."""
     data_sets: dict[str, dict[str, Any]] = {}
     for text in data:
-        for name, keys in found_at(text).items():
+        for name, keys in find_sets(text).items():
             if name in data_sets:
                 raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
             data_sets[name] = {**shared, **keys}
     return data_sets
 
 
-def _data_set(
-    name: str, keys: Mapping[str, Any], config: RunConfig, file: GridFile, *, where: str
-) -> DataSet:
+def _data_set(name: str, keys: Mapping[str, Any], config: RunConfig, given: GivenGrid) -> DataSet:
+    """Return a data set with its labels and splits."""
     bags = None
     with suppress(ProbSAError):  # the checks say what is wrong with the bags
         bags = open_data(config.data)
     table = read_labels(config.data, bags)
     if config.data.targets.unit == "patient":
         table = patient_table(table)
-    wanted = file.splits
-    made = wanted if isinstance(wanted, int) else max(5, *(k + 1 for k in wanted))
+    splits = given.file.splits
+    if table.folds is not None:
+        made = 0
+    elif isinstance(splits, int):
+        made = splits
+    else:  # as many as the protocol has, so that a few of them may be run alone
+        made = max(5, *(number + 1 for number in splits))
     return DataSet(
         name=name,
         keys=keys,
         table=table,
-        splits=chosen_splits(table, wanted, where=where),
-        made=0 if table.folds is not None else made,
+        splits=chosen_splits(table, splits, where=given.where),
+        made=made,
     )

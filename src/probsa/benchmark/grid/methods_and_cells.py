@@ -23,15 +23,22 @@ class Method:
     """λ; None if the model has no KL term."""
 
     @property
+    def kl_label(self) -> str:
+        """λ as names contain it, such as `0.1` or `cyclical`; empty if there is none."""
+        if self.kl_weight is None:
+            return ""
+        return self.kl_weight if isinstance(self.kl_weight, str) else f"{self.kl_weight:g}"
+
+    @property
     def name(self) -> str:
         """The name in tables, such as `abmil-probsa-diag λ=0.1`."""
-        return self.label if self.kl_weight is None else f"{self.label} λ={_short(self.kl_weight)}"
+        return self.label if self.kl_weight is None else f"{self.label} λ={self.kl_label}"
 
     @property
     def slug(self) -> str:
         """The name of a folder, such as `abmil-probsa-diag_kl-0.1`."""
-        kl = "" if self.kl_weight is None else f"_kl-{_short(self.kl_weight)}"
-        return re.sub(r"[^\w.-]+", "-", self.label) + kl
+        label = re.sub(r"[^\w.-]+", "-", self.label)
+        return label if self.kl_weight is None else f"{label}_kl-{self.kl_label}"
 
     @property
     def family(self) -> Family:
@@ -67,7 +74,3 @@ class Cell:
     def folder(self, out: Path) -> Path:
         """Return the cell's run folder in the experiment's folder."""
         return out / "cells" / self.name
-
-
-def _short(kl_weight: KLWeight) -> str:
-    return f"{kl_weight:g}" if isinstance(kl_weight, int | float) else kl_weight

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...models import arguments
-from ...variational import KLWeight
-from ..results.method_order import BASELINES
+from ...models import arguments as model_arguments
+from ..results.method_order import BASELINES, kl_position
 from ..results.scores import Scores
 from .methods_and_cells import Family, Method
 
@@ -15,12 +14,12 @@ CHOSEN = "cyclical if it was run, as in the paper, else linear, else the largest
 
 def chosen(scores: Sequence[Scores]) -> list[Scores]:
     """Return the scores of one λ per method, the same on all data sets, by the rule `CHOSEN`."""
-    best: dict[str, KLWeight | None] = {}
+    best: dict[str, Method] = {}
     for s in scores:
-        label, kl_weight = s.method.label, s.method.kl_weight
-        if label not in best or _priority(kl_weight) > _priority(best[label]):
-            best[label] = kl_weight
-    return [s for s in scores if s.method.kl_weight == best[s.method.label]]
+        rival = best.setdefault(s.method.label, s.method)
+        if kl_position(s.method.kl_weight) > kl_position(rival.kl_weight):
+            best[s.method.label] = s.method
+    return [s for s in scores if s.method.kl_weight == best[s.method.label].kl_weight]
 
 
 def chosen_note(scores: Sequence[Scores]) -> str:
@@ -28,12 +27,6 @@ def chosen_note(scores: Sequence[Scores]) -> str:
     if len(chosen(scores)) == len(scores):
         return ""
     return f"Methods that were run with several λ are shown with one: {CHOSEN}."
-
-
-def _priority(kl_weight: KLWeight | None) -> tuple[int, float]:
-    if isinstance(kl_weight, str):
-        return (3, 0.0) if kl_weight == "cyclical" else (2, 0.0)
-    return (0, 0.0) if kl_weight is None else (1, float(kl_weight))
 
 
 def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
@@ -55,10 +48,12 @@ def plain_of(scores: Sequence[Scores], variant: Method) -> list[Scores]:
     if base is None:
         return []
     plain = [s for s in scores if s.method.model == base and s.method.kl_weight is None]
-    wanted = _arguments(base, variant)
-    equal = [s.method.label for s in plain if _arguments(base, s.method) == wanted]
-    for label in (f"{base} of {variant.label}", *sorted(equal, key=lambda name: name != base)):
-        if same_label := [s for s in plain if s.method.label == label]:
+    arguments = _arguments(base, variant)
+    equal = [s.method.label for s in plain if _arguments(base, s.method) == arguments]
+    equal.sort(key=lambda label: label != base)
+    for label in (f"{base} of {variant.label}", *equal):
+        same_label = [s for s in plain if s.method.label == label]
+        if same_label:
             return same_label
     return []
 
@@ -72,6 +67,5 @@ def family_baseline(methods: Sequence[Method], family: Family) -> Method | None:
 
 def _arguments(base: str, method: Method) -> Mapping[str, Any]:
     """Return the method's values for the arguments of the plain model, or their defaults."""
-    known = arguments(base)
-    given = {k: v for k, v in method.arguments.items() if k in known}
-    return {k: p.default for k, p in known.items()} | given
+    defaults = {name: p.default for name, p in model_arguments(base).items()}
+    return {name: method.arguments.get(name, default) for name, default in defaults.items()}

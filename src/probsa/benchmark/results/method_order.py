@@ -1,5 +1,6 @@
 """The methods of the paper under our names: their order in tables, and how λ is written."""
 
+from ...variational import KLWeight
 from ..grid.methods_and_cells import Family, Method
 
 ORDER = (
@@ -14,10 +15,12 @@ BASELINES: dict[Family, str] = {"local": "abmil", "global": "tabmil"}
 
 def kl_text(method: Method) -> str:
     """Return λ of a method in the paper's notation; `0.0` for a plain baseline."""
-    kl = method.kl_weight
-    if kl is None:
+    kl_weight = method.kl_weight
+    if kl_weight is None:
         return "0.0"
-    return kl if isinstance(kl, str) else f"{kl:g}" if kl % 1 else f"{kl:.1f}"
+    if isinstance(kl_weight, str) or kl_weight % 1:
+        return method.kl_label
+    return f"{kl_weight:.1f}"
 
 
 def position(method: Method) -> tuple[float, str, int, float]:
@@ -26,13 +29,22 @@ def position(method: Method) -> tuple[float, str, int, float]:
     A posterior comes before its plain model, unknown methods last. λ sorts as numbers, linear,
     cyclical.
     """
-    family = 1 if method.family == "global" else 0
-    known = float(len(ORDER))
+    place = float(len(ORDER))
     if method.model in ORDER:
-        known = float(ORDER.index(method.model))
+        place = float(ORDER.index(method.model))
     elif method.baseline in ORDER:
-        known = ORDER.index(method.baseline) - 0.5
-    kl = method.kl_weight
-    number = kl if isinstance(kl, int | float) else 0.0
-    kind = 0 if kl is None else 1 if not isinstance(kl, str) else 2 if kl == "linear" else 3
-    return 100 * family + known, method.label, kind, float(number)
+        place = ORDER.index(method.baseline) - 0.5
+    if method.family == "global":
+        place += 100  # behind all local methods
+    return place, method.label, *kl_position(method.kl_weight)
+
+
+def kl_position(kl_weight: KLWeight | None) -> tuple[int, float]:
+    """Return the sort key of a λ: none, numbers, linear, cyclical."""
+    if kl_weight is None:
+        return 0, 0.0
+    if kl_weight == "linear":
+        return 2, 0.0
+    if kl_weight == "cyclical":
+        return 3, 0.0
+    return 1, float(kl_weight)
