@@ -85,9 +85,11 @@ def is_done(cell: Cell, out: Path) -> bool:
     run = RunFolder(cell.folder(out))
     if not run.config_file.is_file():
         return False
-    for key, (stored, wanted) in config_differences(run.config(), cell.config).items():
+    differences = config_differences(run.config(), cell.config)
+    if differences:
+        key, (run_value, grid_value) = next(iter(differences.items()))
         raise InputError(
-            f"{run.path} was run with {key} = {stored!r}, but the grid has {wanted!r}: give "
+            f"{run.path} was run with {key} = {run_value!r}, but the grid has {grid_value!r}: give "
             "another --out, or remove that folder"
         )
     return (run.path / EVALUATION).is_file()
@@ -95,10 +97,12 @@ def is_done(cell: Cell, out: Path) -> bool:
 
 def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
     """Return the state of a cell; passing `done`, if known, avoids reading the disk."""
-    if is_done(cell, out) if done is None else done:
+    if done is None:
+        done = is_done(cell, out)
+    if done:
         file = RunFolder(cell.folder(out)).metrics_file
-        rows = TextTable.read(file).rows if file.is_file() else []
-        seconds = sum(float(row.get("seconds") or 0) for row in rows)
+        epochs = TextTable.read(file).rows if file.is_file() else []
+        seconds = sum(float(epoch.get("seconds") or 0) for epoch in epochs)
         return CellState(cell=cell, status="done", seconds=seconds)
     reason = failure_reason(cell, out)
     if reason is None:
@@ -127,7 +131,8 @@ def finish(cell: Cell, out: Path) -> None:
 
 def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: Keep) -> None:
     """Turn a finished run into a cell: write cell.json and remove checkpoints not to be kept."""
-    folder, method = cell.folder(out), cell.method
+    folder = cell.folder(out)
+    method = cell.method
     metadata = {
         "data": cell.data,
         "label": method.label,
@@ -139,10 +144,11 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         "folds": cell.config.data.test_fold is not None,
         "groups": None if groups is None else dict(groups),
     }
-    file, stored = folder / "cell.json", None
+    file = folder / "cell.json"
+    stored_metadata = None
     with suppress(InputError):  # missing or damaged: it is written again
-        stored = read_json(file)
-    if stored != metadata:
+        stored_metadata = read_json(file)
+    if stored_metadata != metadata:
         write_json(file, metadata)
     run = RunFolder(folder)
     for member in run.members():
@@ -184,5 +190,5 @@ def record_failure(cell: Cell, out: Path, reason: str, *, traceback: str = "") -
 
 def write_states(out: Path, states: Sequence[CellState]) -> None:
     """Write cells.csv."""
-    rows = [{**s.to_dict(), "folder": f"cells/{s.cell.name}"} for s in states]
+    rows = [state.to_dict() | {"folder": f"cells/{state.cell.name}"} for state in states]
     write_csv(out / "cells.csv", COLUMNS, rows)

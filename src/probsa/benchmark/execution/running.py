@@ -113,15 +113,14 @@ def run_grid(
     for note in checked.notes:
         watch.note(f"note: {note}")
     watch.grid(cells=len(cells), done=sum(c.name in finished for c in cells))
-    groups, keep = {d.name: d.groups for d in grid.data}, grid.file.keep
+    groups = {d.name: d.groups for d in grid.data}
+    keep = grid.file.keep
     for cell in cells:
         if retry:
             remove_written(failure_file(cell, out))
         # A run made by hand, or by a process that was killed at its end, may lack cell.json.
         if cell.name in finished:
             complete(cell, out, groups=groups[cell.data], keep=keep)
-    # a job has cores of its own
-    threads = 0 if engine == "slurm" else max(1, cores() // workers)
     by_name = {c.name: c for c in cells}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in all_cells}
     write_states(out, list(states.values()))
@@ -134,20 +133,28 @@ def run_grid(
         watch.settled(sum(states[c.name].status != "waiting" for c in cells))
         watch.end(cell, outcome)
 
-    on_gpus = any(c.config.training.device in ("auto", "cuda") for c in cells)
     stage = Training(
-        out=out, groups=groups, keep=keep, threads=threads, watch=watch, known_done=set(finished)
+        out=out,
+        groups=groups,
+        keep=keep,
+        # a job has cores of its own
+        threads=0 if engine == "slurm" else max(1, cores() // workers),
+        watch=watch,
+        known_done=set(finished),
     )
+    tasks: list[Task] = []
+    for cell in cells:
+        target = cell.folder(out)
+        size = bags[cell.data]
+        tasks.append(Task(name=cell.name, target=target, noun="run", size=size, payload=cell))
+    may_use_gpus = any(c.config.training.device in ("auto", "cuda") for c in cells)
     run_tasks(
         stage,
-        [
-            Task(name=c.name, target=c.folder(out), noun="run", size=bags[c.data], payload=c)
-            for c in cells
-        ],
+        tasks,
         engine=engine,
         slurm=SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note),
         workers=min(workers, len(cells)),
-        gpus=workers > 1 and on_gpus and torch.cuda.is_available(),
+        gpus=workers > 1 and may_use_gpus and torch.cuda.is_available(),
         on_outcome=on_outcome,
     )
     with locked(out / "cells.csv"):  # another run may have done more cells by now
@@ -158,19 +165,23 @@ def run_grid(
 
 def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
     """Count the cells that are done, failed and waiting."""
-    return {k: sum(s.status == k for s in states) for k in get_args(CellStatus)}
+    counts = dict.fromkeys(get_args(CellStatus), 0)
+    for state in states:
+        counts[state.status] += 1
+    return counts
 
 
 def _check_folder(out: Path) -> Path:
     """Return the absolute path of an experiment's folder after checking that it can be used."""
     check_folder_place(out)
     out = out.resolve()
-    is_experiment = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
+    is_experiment = any((out / name).exists() for name in ("grid.yaml", "cells", "data"))
     if not is_experiment and out.exists() and not is_empty(out):
         raise OutputExists(
             f"{out} is not empty, and not an experiment's folder: give another --out"
         )
-    existing = next(p for p in (out, *out.parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{existing} cannot be written to: give another --out")
+    # `out` is created below the nearest folder that exists
+    parent = next(p for p in (out, *out.parents) if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{parent} cannot be written to: give another --out")
     return out

@@ -20,7 +20,7 @@ FAULT = (
     "This is a fault of the program or of its installation, not of the data; the record of the "
     "cell in failures/ holds its traceback"
 )
-"""What is said of such an error, which a grid survives as any other."""
+"""Added to the message of an error that is a fault of the program; the grid goes on."""
 
 
 class Watch(Reporter):
@@ -48,7 +48,7 @@ class CellOutcome(TaskOutcome):
     """How a cell ended."""
 
     traceback: str = ""
-    """Where an error arose that nobody foresaw."""
+    """Where an error arose that probsa did not raise on purpose."""
 
 
 @dataclass(kw_only=True)
@@ -88,16 +88,19 @@ class Training(Stage):
         elsewhere: list[Task] = []
         for task in tasks:
             with locked(task.target, patience=0) as is_held:
-                # it may have been done since it was drawn
-                outcome = (self.known(task) or self._train(task)) if is_held else None
+                outcome = self._run_once(task) if is_held else None
             if outcome is None:
                 elsewhere.append(task)
             else:
                 yield outcome
         for task in elsewhere:
             with locked(task.target, patience=-1):
-                outcome = self.known(task) or self._train(task)
+                outcome = self._run_once(task)
             yield outcome
+
+    def _run_once(self, task: Task) -> TaskOutcome:
+        """Train a cell whose lock is held, unless another process has done it in the meantime."""
+        return self.known(task) or self._train(task)
 
     def _train(self, task: Task) -> CellOutcome:
         """Train, predict and evaluate a cell whose lock is held."""
@@ -105,7 +108,7 @@ class Training(Stage):
         self.watch.begin(cell)
         reason = ""
         traceback = ""
-        # the threads of this process change no result
+        # the number of threads of this process changes no result
         threads = cell.config.training.threads or self.threads
         config = replace(cell.config, training=replace(cell.config.training, threads=threads))
         try:
@@ -145,5 +148,9 @@ def _reason(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, ProbSAError):
         return message
-    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return f"{what}. {FAULT}" if is_fault(error) else what
+    reason = type(error).__name__
+    if message:
+        reason += f": {message}"
+    if is_fault(error):
+        reason += f". {FAULT}"
+    return reason

@@ -61,8 +61,8 @@ class Compared:
 
     def of(self, name: str, pooling: Pooling) -> Pooled | None:
         """Return a comparison, None if there is none."""
-        found = self.by_kind.get((name, pooling))
-        return found if isinstance(found, Pooled) else None
+        pooled = self.by_kind.get((name, pooling))
+        return pooled if isinstance(pooled, Pooled) else None
 
     def deciding(self, name: str) -> Pooled | None:
         """Return the comparison by which a metric has a winner: that within folds if possible."""
@@ -70,10 +70,10 @@ class Compared:
 
     def why_not(self, name: str) -> str:
         """Return why no comparison decides."""
-        return next(str(why) for (of, _), why in self.by_kind.items() if of == name)
+        return next(str(why) for (metric, _), why in self.by_kind.items() if metric == name)
 
     @property
-    def known(self) -> list[Pooled]:
+    def comparisons(self) -> list[Pooled]:
         """The comparisons that could be made."""
         return [p for p in self.by_kind.values() if isinstance(p, Pooled)]
 
@@ -89,12 +89,12 @@ def compare_methods(
         baseline: Name of the method that differences refer to; None: the best method.
         resamples: Number of resamples of the patients.
     """
-    sampled = {s.method.name: sample(s, resamples=resamples) for s in scores}
+    samples = {s.method.name: sample(s, resamples=resamples) for s in scores}
     by_kind: dict[Kind, Pooled | str] = {}
     for measure, pooling in kinds_of(scores[0]):
-        kind = measure.name, pooling
-        samples = {name: of_method[kind] for name, of_method in sampled.items()}
-        by_kind[kind] = _compare(scores, measure, pooling, samples, baseline=baseline)
+        kind = (measure.name, pooling)
+        of_kind = {name: sampled[kind] for name, sampled in samples.items()}
+        by_kind[kind] = _compare(scores, measure, pooling, of_kind, baseline=baseline)
     return Compared(by_kind=by_kind, means={s.method.name: means_of(s) for s in scores})
 
 
@@ -107,69 +107,44 @@ def _compare(
     baseline: str | None,
 ) -> Pooled | str:
     """Compare methods over the replicates that they share, pair by pair; see `Pooled`."""
-    for name, of_method in samples.items():
-        if of_method.reason is not None:
-            return f"{of_method.reason} ({name})"
-    times: dict[int, tuple[float, ...]] = {}
-    if measure.name == "integrated_brier" and any(
-        times.setdefault(part.split, part.data.outputs.times) != part.data.outputs.times
-        for s in scores
-        for part in s.parts
-    ):
-        return "the methods predict survival at different times"
-
-    def compared(methods: Sequence[Scores], reference: str | None) -> Comparison:
-        by_name = {
-            s.method.name: MethodSample(
-                values=samples[s.method.name].rows(s), scores=_predicted(s, measure)
-            )
-            for s in methods
-        }
-        data = _paired(methods[0], measure, pooling, samples[methods[0].method.name])
-        return compared_samples(by_name, baseline=reference, data=data)
-
+    reason = _why_not(scores, measure, samples)
+    if reason is not None:
+        return reason
     common, lacking = align(scores)
-    winning = compared(common, baseline) if len(common[0].seed) else None
+    winning = None
+    if len(common[0].seed):
+        winning = _comparison(common, measure, pooling, samples, reference=baseline)
     reference = baseline if winning is None else winning.reference
-    counts: dict[str, int] = {}
-    differences: dict[str, Difference] = {}
     base = next((s for s in scores if s.method.name == reference), None)
     if base is None:
         return NOT_PAIRED
-    for s in (s for s in scores if s is not base):
-        name, (pair, _) = s.method.name, align([base, s])
+    counts: dict[str, int] = {}
+    differences: dict[str, Difference] = {}
+    for s in scores:
+        if s is base:
+            continue
+        name = s.method.name
+        pair, _ = align([base, s])
         counts[name] = len(pair[0].seed)
         if winning is not None and counts[name] == winning.replicates:
             # every pair has the common replicates, so equal counts mean equal replicates
             differences[name] = winning.differences[name]
         elif counts[name]:
-            differences[name] = compared(pair, reference).differences[name]
+            comparison = _comparison(pair, measure, pooling, samples, reference=reference)
+            differences[name] = comparison.differences[name]
     if winning is None and not differences:
         return NOT_PAIRED
     values = {s.method.name: _interval(s, measure, pooling, samples[s.method.name]) for s in scores}
     if winning is None:
-        means = {name: float(m.value or 0.0) for name, m in values.items()}
-        best = (max if measure.higher_is_better else min)(means, key=lambda n: means[n])
-        winning = Comparison(
-            metric="other",
-            values=means,
-            best=best,
-            reference=base.method.name,
-            differences={},
-            adjusted={},
-            winner=None,
-            undecided=None,
-            replicates=0,
-            groups=len(set(base.groups.tolist())),
-        )
+        winning = _without_winner(base, values, measure)
     p = holm([1.0 if d.p is None else d.p for d in differences.values()])
-    one = {winning.replicates, *counts.values()} <= {0, 1}
+    at_most_one = max([winning.replicates, *counts.values()]) <= 1
     comparison = replace(
         winning,
         metric=measure.exchanged or "other",
         differences=differences,
         adjusted=dict(zip(differences, p, strict=True)),
-        notes=(ONE_REPLICATE,) if one else (),
+        notes=(ONE_REPLICATE,) if at_most_one else (),
     )
     return Pooled(
         measure=measure,
@@ -181,18 +156,73 @@ def _compare(
     )
 
 
+def _why_not(
+    scores: Sequence[Scores], measure: Measure, samples: Mapping[str, Sampled]
+) -> str | None:
+    """Return why methods cannot be compared by a metric, None if they can."""
+    for name, sampled in samples.items():
+        if sampled.reason is not None:
+            return f"{sampled.reason} ({name})"
+    if measure.name == "integrated_brier":
+        times: dict[int, tuple[float, ...]] = {}
+        for s in scores:
+            for part in s.parts:
+                part_times = part.data.outputs.times
+                if times.setdefault(part.split, part_times) != part_times:
+                    return "the methods predict survival at different times"
+    return None
+
+
+def _comparison(
+    scores: Sequence[Scores],
+    measure: Measure,
+    pooling: Pooling,
+    samples: Mapping[str, Sampled],
+    *,
+    reference: str | None,
+) -> Comparison:
+    """Compare methods that have the same replicates, in the same order."""
+    method_samples: dict[str, MethodSample] = {}
+    for s in scores:
+        values = samples[s.method.name].rows(s)
+        method_samples[s.method.name] = MethodSample(values=values, scores=_predicted(s, measure))
+    first = scores[0]
+    data = _paired(first, measure, pooling, samples[first.method.name])
+    return compared_samples(method_samples, baseline=reference, data=data)
+
+
+def _without_winner(base: Scores, values: Mapping[str, Metric], measure: Measure) -> Comparison:
+    """Return the comparison of methods without a replicate in common: their values alone."""
+    means = {name: float(m.value or 0.0) for name, m in values.items()}
+    choose = max if measure.higher_is_better else min
+    return Comparison(
+        metric="other",
+        values=means,
+        best=choose(means, key=lambda name: means[name]),
+        reference=base.method.name,
+        differences={},
+        adjusted={},
+        winner=None,
+        undecided=None,
+        replicates=0,
+        groups=len(set(base.groups.tolist())),
+    )
+
+
 def _paired(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> PairedData:
-    blocks, targets = scores.blocks, scores.targets
-    scale = float(targets[:, 0].std()) if measure.of_target else 1.0
+    blocks = scores.blocks
+    if blocks is None:  # every replicate is a block of its own
+        blocks = list(range(len(scores.seed)))
+    deviation = float(scores.targets[:, 0].std()) if measure.of_target else 1.0
     return PairedData(
         y=scores.positive,
         member=sampled.member,
         freedom=sampled.freedom,
-        blocks=tuple(range(len(scores.seed)) if blocks is None else blocks),
+        blocks=tuple(blocks),
         metric=measure.exchanged or "other",
         folds=scores.split if pooling == "within" else None,
         higher_is_better=measure.higher_is_better,
-        scale=scale or 1.0,
+        scale=deviation or 1.0,
     )
 
 
@@ -205,7 +235,8 @@ def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampl
     """
     values = sampled.rows(scores)
     unknown = np.full((len(values), 1), np.nan)  # scores decide only whether methods are equal
-    method, zero = (MethodSample(values=v, scores=unknown) for v in (values, np.zeros_like(values)))
+    method = MethodSample(values=values, scores=unknown)
+    zero = MethodSample(values=np.zeros_like(values), scores=unknown)
     data = replace(_paired(scores, measure, pooling, sampled), metric="other")
     return clipped(compare_pair(method, zero, data=data), measure.low, measure.high)
 

@@ -40,12 +40,12 @@ def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         BagError: A bag's file is missing or damaged, or its attention is not finite.
         InputError: The replicates do not match.
     """
-    labels = scores.labels
+    bag_labels = scores.labels
 
     def positive(p: Prediction) -> bool:
         """Return the label of a test bag; of a validation bag, whether an instance is positive."""
-        if p.name in labels:
-            return labels[p.name]
+        if p.name in bag_labels:
+            return bag_labels[p.name]
         return p.instance_labels is not None and bool((p.instance_labels > 0).any())
 
     tables = [InstanceTable.of(r, positive=positive) for r in instances_of(scores)]
@@ -53,11 +53,11 @@ def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         return None
     validation: list[InstanceTable | Mapping[Hashable, InstanceTable]] = []
     for runs in validation_of(scores):
-        of_split: dict[Hashable, InstanceTable] = {
-            split: InstanceTable.of((p for p in run if positive(p)), positive=positive)
-            for split, run in runs.items()
-        }
-        validation.append(of_split if scores.folds else next(iter(of_split.values())))
+        by_split: dict[Hashable, InstanceTable] = {}
+        for split, predictions in runs.items():
+            positive_bags = (p for p in predictions if positive(p))
+            by_split[split] = InstanceTable.of(positive_bags, positive=positive)
+        validation.append(by_split if scores.folds else next(iter(by_split.values())))
     return instance_metrics(
         tables,
         validation=validation,
@@ -87,15 +87,17 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
         tables, missing = null_tables(scores)
     except ProbSAError as error:
         return NullResults(metrics={}, missing={"all": str(error)})
-    options = {"groups": scores.patients, "folds": scores.fold_of, "bootstrap": bootstrap}
-    return NullResults(
-        metrics={
-            name: instance_metrics(tables, null_map=name, **options)
-            for name in NULL_MAPS
-            if all(name in table.columns for table in tables)
-        },
-        missing=missing,
-    )
+    metrics: dict[str, Mapping[str, Metric]] = {}
+    for name in NULL_MAPS:
+        if all(name in table.columns for table in tables):
+            metrics[name] = instance_metrics(
+                tables,
+                null_map=name,
+                groups=scores.patients,
+                folds=scores.fold_of,
+                bootstrap=bootstrap,
+            )
+    return NullResults(metrics=metrics, missing=missing)
 
 
 @once
@@ -110,20 +112,25 @@ def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
     Raises:
         BagError: A bag's file is missing or damaged.
     """
-    first = {split: row for row, (split, _) in reversed(list(enumerate(scores.keys)))}
-    of_splits = scores.take(sorted(first.values()))
-    folders, missing = _folders(of_splits)
-    labels, tables = scores.labels, []
-    for k, predictions in enumerate(instances_of(of_splits)):
+    first_rows: dict[int, int] = {}
+    for row, (split, _) in enumerate(scores.keys):
+        first_rows.setdefault(split, row)
+    one_seed = scores.take(sorted(first_rows.values()))
+    folders, missing = _folders(one_seed)
+    bag_labels = scores.labels
+    tables: list[InstanceTable] = []
+    for k, predictions in enumerate(instances_of(one_seed)):
 
-        def more(p: Prediction, k: int = k) -> Mapping[str, np.ndarray | str]:
+        def null_scores(p: Prediction, k: int = k) -> Mapping[str, np.ndarray | str]:
             if not folders:
                 return {}
             return read_null_scores(folders[k][p.name], p.name, instances=len(p.attention_mean))
 
-        table = InstanceTable.of(predictions, positive=lambda p: labels[p.name], more=more)
+        table = InstanceTable.of(
+            predictions, positive=lambda p: bag_labels[p.name], more=null_scores
+        )
         tables.append(table)
-        missing |= {k: v for k, v in table.missing.items() if k in NULL_MAPS}
+        missing |= {name: why for name, why in table.missing.items() if name in NULL_MAPS}
     return tables, missing
 
 
@@ -134,32 +141,39 @@ def _folders(scores: Scores) -> tuple[list[dict[str, Path]], dict[str, str]]:
     """
     folders: list[dict[str, Path]] = []
     for parts in scores.replicates:
-        folders.append({})
+        folder_of_bag: dict[str, Path] = {}
         for part in parts:
             try:
-                folder = _fitted(part.path)
+                folder = fit_maps_of_split(part.path, data=scores.data, split=part.split)
             except (ProbSAError, OSError) as e:
                 return [], {"all": f"cannot be computed for {part.path.name}: {e}"}
-            folders[-1] |= {scores.bags[row]: folder for row in part.rows}
+            folder_of_bag |= {scores.bags[row]: folder for row in part.rows}
+        folders.append(folder_of_bag)
     return folders, {}
 
 
-def _fitted(run: Path) -> Path:
-    """Return the folder of the null maps of a run's data set and split, after fitting them.
+def fit_maps_of_split(run: Path, *, data: str, split: int) -> Path:
+    """Return the folder of the null maps of a data set and split, after fitting them if need be.
+
+    Args:
+        run: The folder of any run of the split.
+        data: The data set.
+        split: The split of the run.
 
     Raises:
         ProbSAError, OSError: The features or labels cannot be read.
     """
-    out, data = run.parents[3], run.parent.parent.name
-    folder = out / "null_maps" / data / run.name.partition("-")[0]
+    out = run.parents[3]
+    folder = out / "null_maps" / data / f"split{split}"
     if about_null_maps(folder) is not None:
         return folder
-    of_run = RunFolder(run)
-    config, split = of_run.config(), read_split(of_run)
-    bags, table = open_units(config.data)
-    labels = as_two_classes(table, split.train)
-    maps = fit_null_maps(bags.stored, labels=labels, train=split.train, validation=split.val)
+    run_folder = RunFolder(run)
+    parts = read_split(run_folder)
+    bags, table = open_units(run_folder.config().data)
+    labels = as_two_classes(table, parts.train)
+    maps = fit_null_maps(bags.stored, labels=labels, train=parts.train, validation=parts.val)
     maps.save(null_maps_file(folder))
-    tested = (name for name in labelled_bags(of_run.predictions) if name in set(split.test))
-    write_null_scores(of_run.predictions, maps, read=bags.stored, names=tested, out=folder)
+    test_bags = set(parts.test)
+    names = (name for name in labelled_bags(run_folder.predictions) if name in test_bags)
+    write_null_scores(run_folder.predictions, maps, read=bags.stored, names=names, out=folder)
     return folder

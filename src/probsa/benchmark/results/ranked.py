@@ -32,10 +32,8 @@ class Ranked:
 
     def of(self, metric: str) -> dict[str, list[float]]:
         """Return the values of one metric, one per data set."""
-        return {
-            name: [v for v, (_, m) in zip(row, self.columns, strict=True) if m == metric]
-            for name, row in self.values.items()
-        }
+        columns = [i for i, (_, name) in enumerate(self.columns) if name == metric]
+        return {name: [row[i] for i in columns] for name, row in self.values.items()}
 
     def note(self) -> str:
         """Return a sentence that names the methods left out, or an empty string."""
@@ -47,22 +45,25 @@ class Ranked:
 def ranked(scores: Sequence[Scores]) -> Ranked:
     """Rank methods that are compared with each other: a family, or the λ of a variant."""
     by_primary = any(s.task.overview == 1 for s in scores)
-    signs = {
-        (s.data, m.name): 1.0 if m.higher_is_better else -1.0
-        for s in scores
-        for m in (s.overview[:1] if by_primary else s.overview)
-    }
+    signs: dict[tuple[str, str], float] = {}
+    for s in scores:
+        measures = s.overview[:1] if by_primary else s.overview
+        for m in measures:
+            signs[s.data, m.name] = 1.0 if m.higher_is_better else -1.0
     means = {(s.method.name, s.data): means_of(s) for s in scores}
     values: dict[str, list[float]] = {}
-    names = list(dict.fromkeys(s.method.name for s in scores))
-    for name in names:
-        row = [means[name, d][m].mean if (name, d) in means else None for d, m in signs]
-        known = [sign * v for v, sign in zip(row, signs.values(), strict=True) if v is not None]
-        if len(known) == len(row):
-            values[name] = known
+    unranked: list[str] = []
+    for name in dict.fromkeys(s.method.name for s in scores):
+        row: list[float] = []
+        for (data, metric), sign in signs.items():
+            by_metric = means.get((name, data), {})
+            mean = by_metric[metric].mean if metric in by_metric else None
+            if mean is not None:
+                row.append(sign * mean)
+        if len(row) == len(signs):
+            values[name] = row
+        else:
+            unranked.append(name)
     return Ranked(
-        columns=tuple(signs),
-        values=values,
-        unranked=tuple(name for name in names if name not in values),
-        by_primary=by_primary,
+        columns=tuple(signs), values=values, unranked=tuple(unranked), by_primary=by_primary
     )

@@ -4,8 +4,10 @@ With folds, metrics that rank bags are also averaged over the folds, because run
 about the level of a score; all others are of the bags of all folds together.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -61,20 +63,32 @@ def metric_frame(scores: Scores) -> pd.DataFrame:
     The columns are data, method, kl_weight, split, seed, metric and value, which is nan where the
     metric is undefined.
     """
-    seeds = np.repeat(scores.seed, [len(parts) for parts in scores.replicates]).tolist()
-    method, rows = scores.method, []
-    for seed, part in zip(seeds, scores.parts, strict=True):
-        key = {"data": scores.data, "method": method.name, "kl_weight": method.kl_weight}
-        key |= {"split": part.split, "seed": seed}
-        found = scores.task.metrics(part.data, Draws.of_data(len(part.rows)))
-        rows += [{**key, "metric": m, "value": v} for m, v in _values(scores, found).items()]
+    rows: list[dict[str, Any]] = []
+    for seed, parts in zip(scores.seed.tolist(), scores.replicates, strict=True):
+        for part in parts:
+            metrics = scores.task.metrics(part.data, Draws.of_data(len(part.rows)))
+            for metric, value in _values(scores, metrics).items():
+                row = {
+                    "data": scores.data,
+                    "method": scores.method.name,
+                    "kl_weight": scores.method.kl_weight,
+                    "split": part.split,
+                    "seed": seed,
+                    "metric": metric,
+                    "value": value,
+                }
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _values(scores: Scores, found: TargetMetrics) -> dict[str, float]:
+def _values(scores: Scores, metrics: TargetMetrics) -> dict[str, float]:
     """Return the metrics of the task; nan where one is undefined."""
-    values = {m.name: found.overall.get(m.name) for m in scores.task.measures}
-    return {n: np.nan if m is None or m.value is None else m.value for n, m in values.items()}
+    values: dict[str, float] = {}
+    for measure in scores.task.measures:
+        metric = metrics.overall.get(measure.name)
+        value = None if metric is None else metric.value
+        values[measure.name] = np.nan if value is None else value
+    return values
 
 
 def values_by_split(scores: Scores) -> dict[str, dict[int, float]]:
@@ -103,13 +117,13 @@ def null_rivals(scores: Scores) -> dict[str, dict[str, float]]:
     values: dict[str, list[dict[str, float]]] = {}
     for part in scores.parts:
         rivals = scores.task.rivals(part.data, Draws.of_data(len(part.rows)))
-        for name, found in rivals.items():
-            values.setdefault(name, []).append(_values(scores, found))
-    names = [m.name for m in scores.task.measures]
-    return {
-        rival: {name: float(np.mean([row[name] for row in rows])) for name in names}
-        for rival, rows in values.items()
-    }
+        for rival, metrics in rivals.items():
+            values.setdefault(rival, []).append(_values(scores, metrics))
+    means: dict[str, dict[str, float]] = {}
+    for rival, rows in values.items():
+        names = [m.name for m in scores.task.measures]
+        means[rival] = {name: float(np.mean([row[name] for row in rows])) for name in names}
+    return means
 
 
 def kinds_of(scores: Scores) -> list[tuple[Measure, Pooling]]:
@@ -126,46 +140,45 @@ def kinds_of(scores: Scores) -> list[tuple[Measure, Pooling]]:
 @once
 def sample(scores: Scores, *, resamples: int = RESAMPLES) -> dict[Kind, Sampled]:
     """Compute everything that is compared, in each replicate and resample of the patients."""
-    found: dict[Kind, Sampled] = {}
-    poolings: tuple[Pooling, ...] = ("pooled", "within")
-    for pooling in poolings:
-        measures = [m for m, of in kinds_of(scores) if of == pooling]
+    samples: dict[Kind, Sampled] = {}
+    for pooling in get_args(Pooling):
+        measures = [m for m, kind in kinds_of(scores) if kind == pooling]
         reason = _why_not(scores, pooling)
         if reason is not None or not measures:
-            none = Sampled(values={}, reason=reason, member=np.zeros(0, np.int64), freedom=0)
-            found |= {(m.name, pooling): none for m in measures}
+            empty = Sampled(values={}, reason=reason, member=np.zeros(0, np.int64), freedom=0)
+            samples |= {(m.name, pooling): empty for m in measures}
             continue
         draws, freedom = _draws(scores, pooling, resamples=resamples)
         metrics: dict[tuple[int, int], list[TargetMetrics]] = {}
         for key, parts in zip(scores.keys, scores.replicates, strict=True):
-            of_parts = [_merged(parts)] if pooling == "pooled" and len(parts) > 1 else parts
-            metrics[key] = [scores.task.metrics(p.data, draws.for_items(p.rows)) for p in of_parts]
+            if pooling == "pooled" and len(parts) > 1:
+                parts = (_merged(parts),)
+            metrics[key] = [scores.task.metrics(p.data, draws.for_items(p.rows)) for p in parts]
         for m in measures:
             values, reason = _means_over_folds(metrics, m.name)
-            found[m.name, pooling] = Sampled(
+            samples[m.name, pooling] = Sampled(
                 values=values,
                 reason=reason,
                 member=draws.member,
                 freedom=_freedom(scores, m, freedom),
             )
-    return found
+    return samples
 
 
 def _why_not(scores: Scores, pooling: Pooling) -> str | None:
     """Return why nothing can be compared over these bags."""
-    y, folds = scores.targets, scores.split[0]
     if scores.task.two_classes and len(np.unique(scores.positive)) < 2:
         return "there is only one class"
     if pooling == "pooled" or not scores.task.compares_across_folds:
         return None
-    fewest = min(
-        len(np.unique(scores.groups[(y[:, k] == c) & (folds == fold)]))
-        for k in range(y.shape[1])
-        for c in np.unique(y[np.isfinite(y)])
-        for fold in np.unique(folds)
-    )
-    few = f"a fold has fewer than {LEAST_PATIENTS} patients of a class"
-    return few if fewest < LEAST_PATIENTS else None
+    y = scores.targets
+    folds = scores.split[0]
+    classes = np.unique(y[np.isfinite(y)])
+    for fold, column, c in itertools.product(np.unique(folds), y.T, classes):
+        patients = np.unique(scores.groups[(column == c) & (folds == fold)])
+        if len(patients) < LEAST_PATIENTS:
+            return f"a fold has fewer than {LEAST_PATIENTS} patients of a class"
+    return None
 
 
 def _means_over_folds(
@@ -173,36 +186,42 @@ def _means_over_folds(
 ) -> tuple[dict[tuple[int, int], np.ndarray], str | None]:
     """Return the mean over folds of a metric in each replicate, or why some have none."""
     values: dict[tuple[int, int], np.ndarray] = {}
-    for key, of_folds in metrics.items():
+    for key, fold_metrics in metrics.items():
         rows = []
-        for of_fold in of_folds:
-            metric = of_fold.overall.get(name)
-            if metric is None or metric.rows is None:
-                why = "the predictions do not state it" if metric is None else metric.reason
-                return {}, why or "it is undefined"
+        for fold in fold_metrics:
+            metric = fold.overall.get(name)
+            if metric is None:
+                return {}, "the predictions do not state it"
+            if metric.rows is None:
+                return {}, metric.reason or "it is undefined"
             rows.append(metric.rows)
         values[key] = np.mean(rows, axis=0)
     return values, None
 
 
 def _freedom(scores: Scores, measure: Measure, freedom: int) -> int:
+    """Return the degrees of freedom of a metric: those of the rarest class or finding if only its
+    patients change the metric, else those of all patients."""
     if not measure.of_rarest_class:
         return freedom
-    y = scores.targets
     if scores.task.two_classes:
         return min(freedom, len(np.unique(scores.groups[scores.positive])) - 1)
-    parts = [y[:, 0] == c for c in np.unique(y[np.isfinite(y)])]
-    of_classes = parts if y.shape[1] == 1 else list((y == 1).T)
-    fewest = min(len(np.unique(scores.groups[of_class])) for of_class in of_classes)
+    y = scores.targets
+    if y.shape[1] == 1:
+        members = [y[:, 0] == c for c in np.unique(y[np.isfinite(y)])]
+    else:
+        members = list((y == 1).T)
+    fewest = min(len(np.unique(scores.groups[is_member])) for is_member in members)
     return max(1, min(freedom, fewest - 1))
 
 
 def _draws(scores: Scores, pooling: Pooling, *, resamples: int) -> tuple[Draws, int]:
-    """Return resamples of the patients, the same for all methods of a data set."""
+    """Return resamples of the patients, the same for all methods of a data set, and their degrees
+    of freedom."""
     labels = scores.task.labels
     strata = labels.strata(scores.targets)
     units = strata.tolist()
-    if pooling == "within":
+    if pooling == "within":  # every fold keeps its number of patients of each class
         units = list(zip(units, scores.split[0].tolist(), strict=True))
     groups = scores.groups.tolist()
     draws = Draws.patients(units, groups=groups, resamples=resamples, seed=0)
@@ -216,17 +235,17 @@ def _draws(scores: Scores, pooling: Pooling, *, resamples: int) -> tuple[Draws, 
 def _merged(parts: Sequence[RunPart]) -> RunPart:
     """Return the parts of all folds as one."""
     first = parts[0]
-    limits = [np.full(len(p.rows), p.data.threshold, dtype=np.float64) for p in parts]
+    score_names = [k for k in first.data.scores if all(k in p.data.scores for p in parts)]
+    threshold = None
+    if first.data.threshold is not None:  # of each bag, since runs have thresholds of their own
+        thresholds = [np.full(len(p.rows), p.data.threshold, dtype=np.float64) for p in parts]
+        threshold = np.concatenate(thresholds)
     data = replace(
         first.data,
         y=np.concatenate([p.data.y for p in parts]),
         predicted=np.concatenate([p.data.predicted for p in parts]),
-        scores={
-            k: np.concatenate([p.data.scores[k] for p in parts])
-            for k in first.data.scores
-            if all(k in p.data.scores for p in parts)
-        },
+        scores={k: np.concatenate([p.data.scores[k] for p in parts]) for k in score_names},
         training=None,
-        threshold=None if first.data.threshold is None else np.concatenate(limits),
+        threshold=threshold,
     )
     return replace(first, rows=np.concatenate([p.rows for p in parts]), data=data)

@@ -20,6 +20,8 @@ from ..grid.methods_and_cells import Method
 
 PartValue = int | float | Float[np.ndarray, " _"] | None
 Function = TypeVar("Function", bound=Callable[..., Any])
+ALL_FOLDS = -1
+"""Stands for the split of a replicate that pools the runs of all folds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class Scores:
     """Whether each bag is tested by the run of its own fold."""
     f1_at_half: bool = False
     """Whether the overview has F1 at p ≥ 0.5 instead of F1 at the threshold of each run."""
-    known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    results: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
     """What functions of these scores returned, see `once`."""
 
     @property
@@ -66,11 +68,11 @@ class Scores:
     @property
     def overview(self) -> tuple[Measure, ...]:
         """The metrics that tables of several data sets, ranks and figures show."""
-        hidden = "f1" if self.f1_at_half else F1_AT_HALF
-        shown = self.task.measures
+        measures = self.task.measures
         if self.task.two_classes:
-            shown = tuple(m for m in shown if m.name != hidden)
-        return shown[: self.task.overview]
+            hidden = "f1" if self.f1_at_half else F1_AT_HALF
+            measures = tuple(m for m in measures if m.name != hidden)
+        return measures[: self.task.overview]
 
     @property
     def parts(self) -> list[RunPart]:
@@ -136,14 +138,9 @@ class Scores:
         return by_bag
 
     @property
-    def runs(self) -> list[tuple[Path, ...]]:
-        """The run folders of each replicate, by split."""
-        return [tuple(part.path for part in parts) for parts in self.replicates]
-
-    @property
     def keys(self) -> list[tuple[int, int]]:
-        """(split, seed) of each replicate; (-1, seed) with folds, which it pools."""
-        splits = [-1 if self.folds else parts[0].split for parts in self.replicates]
+        """(split, seed) of each replicate; with folds, (`ALL_FOLDS`, seed)."""
+        splits = [ALL_FOLDS if self.folds else parts[0].split for parts in self.replicates]
         return list(zip(splits, self.seed.tolist(), strict=True))
 
     @property
@@ -154,9 +151,8 @@ class Scores:
 
     def take(self, rows: Sequence[int]) -> "Scores":
         """Return some of the replicates, in this order."""
-        return replace(
-            self, replicates=tuple(self.replicates[r] for r in rows), seed=self.seed[list(rows)]
-        )
+        replicates = tuple(self.replicates[r] for r in rows)
+        return replace(self, replicates=replicates, seed=self.seed[list(rows)])
 
 
 def once(function: Function) -> Function:
@@ -166,23 +162,27 @@ def once(function: Function) -> Function:
     """
 
     @wraps(function)
-    def known(scores: Scores | Sequence[Scores], **options: Any) -> Any:
-        of = (scores,) if isinstance(scores, Scores) else tuple(scores)
-        given = signature(function).bind(scores, **options)
-        given.apply_defaults()
-        key = function.__name__, of, *list(given.arguments.items())[1:]
-        if key not in of[0].known:
-            of[0].known[key] = function(scores, **options)
-        return of[0].known[key]
+    def remembering(scores: Scores | Sequence[Scores], **options: Any) -> Any:
+        methods = (scores,) if isinstance(scores, Scores) else tuple(scores)
+        call = signature(function).bind(scores, **options)
+        call.apply_defaults()
+        _, *arguments = call.arguments.items()  # without the scores themselves
+        key = (function.__name__, methods, *arguments)
+        results = methods[0].results
+        if key not in results:
+            results[key] = function(scores, **options)
+        return results[key]
 
-    return known  # pyright: ignore[reportReturnType]
+    return remembering  # pyright: ignore[reportReturnType]
 
 
 def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
     """Return the methods with their common replicates in one order, and how many were left out."""
-    common = sorted(set.intersection(*(set(s.keys) for s in scores)))
-    aligned = [s.take([s.keys.index(k) for k in common]) for s in scores]
-    return aligned, len(set().union(*(s.keys for s in scores))) - len(common)
+    keys = [set(s.keys) for s in scores]
+    all_keys = set().union(*keys)
+    common = sorted(set.intersection(*keys))
+    aligned = [s.take([s.keys.index(key) for key in common]) for s in scores]
+    return aligned, len(all_keys) - len(common)
 
 
 def by_data(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
