@@ -44,15 +44,17 @@ def write_report(
         UnknownName: A bag or a method is not in the experiment.
     """
     out = Path(out)
-    results, told = read_results(out), told or (lambda _: None)
+    told = told or (lambda _: None)
+    results = read_results(out)
     open_experiment(out)
     for name in (FOLDER, "figures"):
         remove_leftovers(out / name)
     files = write_tables(results, out, told=told)
     told("figures")
     figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)
-    users = set(foreign_files(out / "figures"))
-    for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
-        if old not in figures.written and old not in users:
-            remove_written(old)
+    foreign = set(foreign_files(out / "figures"))
+    for file in (out / "figures").glob("attention-*"):
+        # a map of an earlier report, of a bag that is no longer chosen
+        if file not in figures.written and file not in foreign:
+            remove_written(file)
     return ReportFiles(files=(*files, *figures.written), missing=figures.missing)

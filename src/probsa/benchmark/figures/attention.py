@@ -58,30 +58,43 @@ def attention_figures(
         InputError: There is no finished run below `out`.
     """
     results = read_results(out)
-    known_bags = {b for s in results.scores for b in s.bags}
-    if unknown := next((b for b in bags or () if b not in known_bags), None):
-        raise UnknownName("test bag in the experiment", unknown, known_bags)
-    known_names = {name for s in results.scores for name in _names(s)}
-    if unknown := next((m for m in methods or () if m not in known_names), None):
-        raise UnknownName("method in the experiment", unknown, known_names)
+    test_bags = {b for s in results.scores for b in s.bags}
+    for bag in bags or ():
+        if bag not in test_bags:
+            raise UnknownName("test bag in the experiment", bag, test_bags)
+    method_names = {name for s in results.scores for name in _names(s)}
+    for method in methods or ():
+        if method not in method_names:
+            raise UnknownName("method in the experiment", method, method_names)
     files = FigureFiles()
     for data, data_scores in by_data(results.two_classes).items():
         if methods is None:
             shown = default_methods(data_scores)
         else:
-            named = [s for wanted in methods for s in data_scores if wanted in _names(s)]
-            shown = list({s.method.name: s for s in named}.values())
-        chosen, missing = [], ["none of the methods was run on it"]
-        if shown:
-            reference = next((s for s in reversed(shown) if s.method.baseline), shown[0])
-            if bags is None:
-                chosen, missing = default_bags(reference, seed=seed)
-            else:
-                chosen, missing = [ChosenBag(b, "") for b in bags if b in reference.bags], []
-        files += FigureFiles(missing=tuple((f"attention-{data}", why) for why in missing))
-        for choice in chosen:
+            shown = _requested(data_scores, methods)
+        if not shown:
+            reason = "none of the methods was run on it"
+            files += FigureFiles(missing=((f"attention-{data}", reason),))
+            continue
+        reference = next((s for s in reversed(shown) if s.method.baseline), shown[0])
+        if bags is None:
+            choices, missing = default_bags(reference, seed=seed)
+            files += FigureFiles(missing=tuple((f"attention-{data}", why) for why in missing))
+        else:
+            choices = [ChosenBag(b, "") for b in bags if b in reference.bags]
+        for choice in choices:
             files += _draw(out, choice, shown, seed=seed, sources=sources.get(data))
     return files
+
+
+def _requested(scores: Sequence[Scores], methods: Sequence[str]) -> list[Scores]:
+    """Return the scores of these methods in the order of their names, each method once."""
+    shown: dict[str, Scores] = {}
+    for name in methods:
+        for s in scores:
+            if name in _names(s):
+                shown[s.method.name] = s
+    return list(shown.values())
 
 
 def default_methods(scores: Sequence[Scores]) -> list[Scores]:
@@ -101,9 +114,9 @@ def default_methods(scores: Sequence[Scores]) -> list[Scores]:
     baseline_model = posteriors[0].method.baseline
     by_model: dict[str, Scores] = {}
     for s in posteriors:
-        if s.method.baseline == baseline_model and (
-            s.method.model not in by_model or s.method.kl_weight == "cyclical"
-        ):
+        if s.method.baseline != baseline_model:
+            continue
+        if s.method.model not in by_model or s.method.kl_weight == "cyclical":
             by_model[s.method.model] = s
     baseline = [s for s in best if s.method.model == baseline_model][:1]
     rivals = [s for s in best if s.method.model != baseline_model][:RIVALS]
@@ -116,25 +129,28 @@ def default_bags(reference: Scores, *, seed: int) -> tuple[list[ChosenBag], list
     The chosen bag has the (lower) median p(Y = 1) of its kind by the reference method.
     """
     r = replicate(reference, seed=seed)
-    y, called = reference.positive, reference.calls[r]
-    kinds: list[tuple[str, Bool[np.ndarray, " bags"]]] = [
-        ("positive bags that are called positive", y & called),
-        ("positive bags that are called negative", y & ~called),
-        ("negative bags", ~y),
-    ]
-    chosen, missing = [], []
-    for description, kind in kinds:
-        rows = np.flatnonzero(kind)
+    positive = reference.positive
+    called = reference.calls[r]
+    kinds: dict[str, Bool[np.ndarray, " bags"]] = {
+        "positive bags that are called positive": positive & called,
+        "positive bags that are called negative": positive & ~called,
+        "negative bags": ~positive,
+    }
+    choices: list[ChosenBag] = []
+    missing: list[str] = []
+    for description, is_of_kind in kinds.items():
+        rows = np.flatnonzero(is_of_kind)
         if len(rows) == 0:
             missing.append(f"there are no {description} by {reference.method.name}")
             continue
-        median = rows[np.argsort(reference.p[r, rows], kind="stable")[(len(rows) - 1) // 2]]
+        by_p = rows[np.argsort(reference.p[r, rows], kind="stable")]
+        median = by_p[(len(rows) - 1) // 2]
         reason = (
             f"Of {len(rows)} {description}, this one has the median p of {reference.method.name} "
             f"(seed {reference.seed[r]})."
         )
-        chosen.append(ChosenBag(reference.bags[median], reason))
-    return chosen, missing
+        choices.append(ChosenBag(reference.bags[median], reason))
+    return choices, missing
 
 
 def replicate(scores: Scores, *, seed: int) -> int:
@@ -149,9 +165,9 @@ def prediction(scores: Scores, bag: str, *, seed: int) -> Prediction:
     Raises:
         BagError: The bag's file is missing or damaged.
     """
-    r = replicate(scores, seed=seed)
-    name = f"split{scores.split[r, scores.bags.index(bag)]}-seed{scores.seed[r]}"
-    run = next(path for path in scores.runs[r] if path.name == name)
+    parts = scores.replicates[replicate(scores, seed=seed)]
+    row = scores.bags.index(bag)
+    run = next(part.path for part in parts if row in part.rows)
     return read_predictions(run / "predictions").instances(bag)
 
 
@@ -163,6 +179,7 @@ def _draw(
     seed: int,
     sources: Sources | None,
 ) -> FigureFiles:
+    """Draw the maps of one bag; a method without its prediction is left out."""
     data = shown[0].data
     name = f"attention-{data}-{choice.bag}"
     predictions: dict[str, Prediction] = {}
@@ -184,9 +201,13 @@ def _draw(
             sources = None
     try:
         side_by_side(
-            predictions, bag=f"{data} · {choice.bag}", out=path, label=label,
-            caption=choice.why, sources=sources,
-        )  # fmt: skip
+            predictions,
+            bag=f"{data} · {choice.bag}",
+            out=path,
+            label=label,
+            caption=choice.why,
+            sources=sources,
+        )
     except ProbSAError as error:
         return FigureFiles(missing=(*missing, (name, str(error))))
     return FigureFiles(written=(path, path.with_suffix(".csv")), missing=tuple(missing))

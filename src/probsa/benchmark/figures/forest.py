@@ -1,5 +1,6 @@
 """Paired differences to the baseline with their intervals, and the winners."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -66,25 +67,28 @@ def differences(scores: Sequence[Scores]) -> FigureData:
     """Return every method against its family's baseline, one λ each."""
     result: list[BaselineDifference] = []
     missing: list[str] = []
-    of_one_kl = chosen(scores)
-    pairs = [(d, f) for d in distinct(s.data for s in of_one_kl) for f in get_args(Family)]
-    for data, family in pairs:
-        own = [s for s in of_one_kl if s.data == data and s.method.family == family]
-        plain = family_baseline([s.method for s in own], family)
-        base = next((s for s in own if s.method == plain), None)
-        if base is None or len(own) < 2:
-            if own:
-                missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
+    one_weight = chosen(scores)
+    data_sets = distinct(s.data for s in one_weight)
+    for data, family in itertools.product(data_sets, get_args(Family)):
+        group = [s for s in one_weight if s.data == data and s.method.family == family]
+        if not group:
             continue
-        rows, reasons = paired_rows(own, base, _difference)
+        plain = family_baseline([s.method for s in group], family)
+        base = next((s for s in group if s.method == plain), None)
+        if base is None or len(group) < 2:
+            missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
+            continue
+        rows, reasons = paired_rows(group, base, _difference)
         result += rows
         missing += reasons
     return FigureData(result, missing, chosen_note(scores))
 
 
 def _difference(s: Scores, pooled: Pooled, common: dict[str, Any]) -> BaselineDifference:
-    name, comparison = s.method.name, pooled.comparison
-    p, spread = comparison.adjusted[name], comparison.differences[name].spread
+    name = s.method.name
+    comparison = pooled.comparison
+    p = comparison.adjusted[name]
+    spread = comparison.differences[name].spread
     return BaselineDifference(
         method=name,
         model=s.method.model,
@@ -105,19 +109,20 @@ def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") 
     figure, panels = method_panels(names, metrics)
     is_cut = False
     for ax, data, metric in panels:
-        own = [d for d in differences if (d.data, d.metric) == (data, metric)]
-        _panel(ax, own, names=names[data])
-        most = reach(own)
-        if most is not None:
-            ax.set_xlim(-most, most)
+        panel_differences = [d for d in differences if d.data == data and d.metric == metric]
+        _panel(ax, panel_differences, names=names[data])
+        limit = reach(panel_differences)
+        if limit is not None:
+            ax.set_xlim(-limit, limit)
             is_cut = True
         if metric == metrics[0]:
             ax.set_title(data, fontsize=TITLE, loc="left")
         if data == sets[-1]:
             ax.set_xlabel(f"{metric}: points over the baseline", fontsize=TEXT)
+    baselines = distinct(d.baseline for d in differences)
     note(
         figure,
-        f"Baseline: {', '.join(distinct(d.baseline for d in differences))}, {KEY}",
+        f"Baseline: {', '.join(baselines)}, {KEY}",
         DETECTABLE if any(d.detectable for d in differences) else "",
         BEYOND if is_cut else "",
         WITHIN if any(d.pooling == "within" for d in differences) else "",
@@ -129,7 +134,8 @@ def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") 
 def _panel(ax: Axes, differences: Sequence[BaselineDifference], *, names: Sequence[str]) -> None:
     ax.axvline(0, color=GREY, lw=0.9)
     for d in differences:
-        y, style = names.index(d.method), style_of(d.model)
+        y = names.index(d.method)
+        style = style_of(d.model)
         if d.detectable:
             ax.fill_betweenx(
                 [y - 0.42, y + 0.42], -d.detectable, d.detectable, color="#ececec", lw=0, zorder=0

@@ -33,6 +33,12 @@ from .style import (
 )
 
 MEAN = "mean over data sets"
+SCHEDULES = ("linear", "cyclical")
+"""The schedules of λ, in the order in which they are drawn."""
+SHIFT = 0.14
+"""Distance between the data sets at a λ, so that their intervals do not overlap."""
+NAME = 24
+"""Largest number of characters of a name above a panel or in the legend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +62,7 @@ class Gain:
 
 def gains(scores: Sequence[Scores]) -> FigureData:
     """Return every λ against its plain baseline on the same seeds, and the means over data sets."""
-    found: list[Gain] = []
+    by_data: list[Gain] = []
     missing: list[str] = []
     for variant_scores in variants_of(scores).values():
         for data in distinct(s.data for s in variant_scores if s.method.kl_weight is not None):
@@ -70,39 +76,43 @@ def gains(scores: Sequence[Scores]) -> FigureData:
                 ]
                 continue
             rows, reasons = paired_rows(data_scores, plain, _gain)
-            found += rows
+            by_data += rows
             missing += reasons
-    return FigureData([*found, *means(found)], missing)
+    return FigureData([*by_data, *means(by_data)], missing)
 
 
 def _gain(s: Scores, _: Pooled, common: dict[str, Any]) -> Gain:
-    kl_weight = s.method.name.rpartition("λ=")[2]
-    return Gain(variant=s.method.label, kl_weight=kl_weight, **common)
+    return Gain(variant=s.method.label, kl_weight=s.method.kl_label, **common)
 
 
 def means(gains: Sequence[Gain]) -> list[Gain]:
     """Return the mean over data sets of each λ that all data sets of its variant have."""
     mean_gains: list[Gain] = []
-    for key in distinct((g.metric, g.variant) for g in gains):
-        group = [g for g in gains if (g.metric, g.variant) == key]
-        for kl in kl_order(group):
-            at_kl = [g for g in group if g.kl_weight == kl]
-            if {g.data for g in at_kl} == {g.data for g in group}:
-                mean = replace(at_kl[0], data=MEAN, low=None, high=None)
-                mean = replace(mean, points=float(np.mean([g.points for g in at_kl])))
-                same_pooling = len({g.pooling for g in at_kl}) == 1
-                mean_gains.append(mean if same_pooling else replace(mean, pooling=""))
+    for metric, variant in distinct((g.metric, g.variant) for g in gains):
+        group = [g for g in gains if g.metric == metric and g.variant == variant]
+        data_sets = {g.data for g in group}
+        for kl_weight in kl_order(group):
+            summands = [g for g in group if g.kl_weight == kl_weight]
+            if {g.data for g in summands} != data_sets:
+                continue
+            poolings = {g.pooling for g in summands}
+            mean_gain = replace(
+                summands[0],
+                data=MEAN,
+                points=float(np.mean([g.points for g in summands])),
+                low=None,
+                high=None,
+                pooling=summands[0].pooling if len(poolings) == 1 else "",
+            )
+            mean_gains.append(mean_gain)
     return mean_gains
 
 
 def kl_order(gains: Sequence[Gain]) -> list[str]:
     """Return every λ: numbers, then the schedules."""
-    words = ["linear", "cyclical"]
-
-    def place(kl: str) -> tuple[int, float]:
-        return (1, words.index(kl)) if kl in words else (0, float(kl))
-
-    return sorted({g.kl_weight for g in gains}, key=place)
+    kl_weights = {g.kl_weight for g in gains}
+    numbers = kl_weights.difference(SCHEDULES)
+    return [*sorted(numbers, key=float), *(s for s in SCHEDULES if s in kl_weights)]
 
 
 def draw_improvement(gains: Sequence[Gain], *, remark: str = "") -> Figure:
@@ -115,56 +125,72 @@ def draw_improvement(gains: Sequence[Gain], *, remark: str = "") -> Figure:
     figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
     grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
     for row, metric in zip(grid, metrics, strict=True):
-        of_metric = [g for g in gains if g.metric == metric]
+        metric_gains = [g for g in gains if g.metric == metric]
         for ax, variant in zip(row, variants, strict=True):
             ax.set_label(f"{metric} {variant}")
-            _panel(ax, [g for g in of_metric if g.variant == variant], order=order, sets=sets)
+            panel_gains = [g for g in metric_gains if g.variant == variant]
+            _panel(ax, panel_gains, order=order, sets=sets)
             dress(ax)
             if metric == metrics[0]:
-                ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
+                ax.set_title(shortened(variant, NAME), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
-        limit = reach(of_metric)
+        limit = reach(metric_gains)
         if limit is not None:
             row[0].set_ylim(-limit, limit)
             is_cut = True
         row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
-    marks = [
-        Line2D(
-            [], [], color="0.35", lw=0.8, ms=3.5, marker=MARKERS[k % len(MARKERS)],
-            label=f"{shortened(data, 24)} (95 % interval)",
-        )
-        for k, data in enumerate(sets)
-    ]  # fmt: skip
+    _legend(figure, sets)
+    note(
+        figure,
+        BEYOND if is_cut else "",
+        WITHIN if any(g.pooling == "within" for g in gains) else "",
+        remark,
+    )
+    return figure
+
+
+def _legend(figure: Figure, sets: Sequence[str]) -> None:
+    """Write a legend of the data sets, and of their mean if there are several, above the panels."""
+    marks = []
+    for k, data in enumerate(sets):
+        label = f"{shortened(data, NAME)} (95 % interval)"
+        marker = MARKERS[k % len(MARKERS)]
+        marks.append(Line2D([], [], color="0.35", lw=0.8, ms=3.5, marker=marker, label=label))
     if len(sets) > 1:
         marks.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
     width = figure.get_figwidth()
-    columns = 3 if width > 6 else 1 if width < 5 else 2
+    if width < 5:
+        columns = 1
+    elif width <= 6:
+        columns = 2
+    else:
+        columns = 3
     place = "outside upper center"
     figure.legend(handles=marks, loc=place, ncols=columns, fontsize=TEXT, frameon=False)
-    within = any(g.pooling == "within" for g in gains)
-    note(figure, BEYOND if is_cut else "", WITHIN if within else "", remark)
-    return figure
 
 
 def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]) -> None:
     ax.axhline(0, color=GREY, lw=0.8)
     colour = style_of(gains[0].variant).colour if gains else GREY
+    column_of = {kl_weight: x for x, kl_weight in enumerate(order)}
     for k, data in enumerate(sets):
-        line = sorted((g for g in gains if g.data == data), key=lambda g: order.index(g.kl_weight))
+        line = [g for g in gains if g.data == data]
         if not line:
             continue
-        # shift data sets sideways so that intervals do not overlap
-        x = np.array([order.index(g.kl_weight) for g in line]) + 0.14 * (k - (len(sets) - 1) / 2)
+        line.sort(key=lambda g: column_of[g.kl_weight])
+        shift = SHIFT * (k - (len(sets) - 1) / 2)
+        x = np.array([column_of[g.kl_weight] for g in line]) + shift
+        y = [g.points for g in line]
         low = [g.points if g.low is None else g.low for g in line]
         high = [g.points if g.high is None else g.high for g in line]
         ax.vlines(x, low, high, color=colour, lw=0.7, alpha=0.75)
         marker = MARKERS[k % len(MARKERS)]
-        y = [g.points for g in line]
         ax.plot(x, y, color=colour, lw=0.8, marker=marker, ms=3, alpha=0.75)
     mean = [g for g in gains if g.data == MEAN]
     if mean and len(sets) > 1:
-        x, y = [order.index(g.kl_weight) for g in mean], [g.points for g in mean]
+        x = [column_of[g.kl_weight] for g in mean]
+        y = [g.points for g in mean]
         ax.plot(x, y, color=colour, lw=2.4, solid_capstyle="round")
     turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
     ax.set_xticks(range(len(order)), order, **turned)

@@ -106,8 +106,11 @@ BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their
 
 def style_of(model: str) -> Style:
     """Return the style of a model, whatever label a grid gives it."""
+    if model in STYLES:
+        return STYLES[model]
+    # a checksum, unlike hash(), is the same in every process
     pick = crc32(model.encode())
-    return STYLES.get(model) or Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
+    return Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
 
 
 def sheet(width: float, height: float) -> Figure:
@@ -129,9 +132,9 @@ def dress(ax: Axes, *, title: str = "") -> None:
 
 def list_names(ax: Axes, names: Sequence[str], *, shown: bool = True) -> None:
     """Label the y axis with methods from the top, with light grid lines."""
-    rows = range(len(names))
-    ax.set_yticks(list(rows), [shortened(n) for n in names] if shown else [""] * len(names))
-    ax.set_ylim(len(names) - 0.4, -0.6)
+    labels = [shortened(n) if shown else "" for n in names]
+    ax.set_yticks(list(range(len(names))), labels)
+    ax.set_ylim(len(names) - 0.4, -0.6)  # the first method is at the top
     ax.set_axisbelow(True)
     ax.grid(axis="y", color="#e6e6e6", lw=0.5)
     ax.tick_params(axis="y", length=0)
@@ -148,16 +151,18 @@ def method_panels(
 
     Returns: The figure, and each panel with its group and metric, which are also its label.
     """
-    counts = [len(listed) for listed in names.values()]
+    counts = [len(methods) for methods in names.values()]
     figure = sheet(WIDTH, 0.75 + sum(0.45 + ROW * n for n in counts))
     grid = figure.subplots(
         len(names), len(metrics), squeeze=False, height_ratios=[n + 1 for n in counts]
     )
-    panels = [(grid[i, j], g, m) for i, g in enumerate(names) for j, m in enumerate(metrics)]
-    for ax, group, metric in panels:
-        ax.set_label(f"{group} {metric}")
-        dress(ax)
-        list_names(ax, names[group], shown=metric == metrics[0])
+    panels: list[tuple[Axes, str, str]] = []
+    for row, (group, methods) in zip(grid, names.items(), strict=True):
+        for ax, metric in zip(row, metrics, strict=True):
+            ax.set_label(f"{group} {metric}")
+            dress(ax)
+            list_names(ax, methods, shown=metric == metrics[0])
+            panels.append((ax, group, metric))
     return figure, panels
 
 
@@ -168,10 +173,13 @@ def reach(rows: Sequence[Any]) -> float | None:
     points and half-widths of up to four times their lower quartile.
     """
     points = [abs(r.points) for r in rows if r.points is not None]
-    ends = np.array([(r.low, r.high) for r in rows if r.low is not None and r.high is not None])
-    if not points or not len(ends):
+    intervals = [(r.low, r.high) for r in rows if r.low is not None and r.high is not None]
+    if not points or not intervals:
         return None
-    limit = max(points) + 4 * float(np.quantile((ends[:, 1] - ends[:, 0]) / 2, 0.25))
+    ends = np.array(intervals)
+    half_widths = (ends[:, 1] - ends[:, 0]) / 2
+    # the lower quartile: one method with few seeds does not set the scale of the others
+    limit = max(points) + 4 * float(np.quantile(half_widths, 0.25))
     return limit if np.abs(ends).max() > limit else None
 
 
@@ -201,23 +209,37 @@ def paired_rows(
     Returns: The rows, and why some are missing.
     """
     compared = compare_methods(group, baseline=base.method.name)
-    rows, missing = [], []
-    for s in (s for s in group if s is not base):
+    rows: list[Any] = []
+    missing: list[str] = []
+    for s in group:
+        if s is base:
+            continue
         for metric, title in shown_metrics(group).items():
-            found = compared.deciding(metric)
-            difference = found and found.comparison.differences.get(s.method.name)
-            if found is None or difference is None:
-                one_class = len(set(base.positive.tolist())) < 2
+            pooled = compared.deciding(metric)
+            difference = None
+            if pooled is not None:
+                difference = pooled.comparison.differences.get(s.method.name)
+            if pooled is None or difference is None:
                 why = f"{base.method.name} and {s.method.name} have no seed in common"
-                why = "its test bags have only one class" if one_class else why
+                if len(set(base.positive.tolist())) < 2:
+                    why = "its test bags have only one class"
                 missing.append(f"{s.method.name} on {s.data}: {why}")
                 continue
-            common: dict[str, Any] = {"data": s.data, "metric": title}
-            common["pooling"] = found.pooling
-            ends = {"points": difference.difference, "low": difference.low, "high": difference.high}
-            common |= {k: None if v is None else 100.0 * v for k, v in ends.items()}
-            rows.append(make(s, found, common))
+            common: dict[str, Any] = {
+                "data": s.data,
+                "metric": title,
+                "pooling": pooled.pooling,
+                "points": _points(difference.difference),
+                "low": _points(difference.low),
+                "high": _points(difference.high),
+            }
+            rows.append(make(s, pooled, common))
     return rows, distinct(missing)
+
+
+def _points(difference: float | None) -> float | None:
+    """Return a difference of fractions in hundredths."""
+    return None if difference is None else 100.0 * difference
 
 
 def shown_metrics(scores: Sequence[Scores]) -> dict[str, str]:

@@ -59,22 +59,19 @@ def write_figures(
         UnknownName: A bag or a method is not in the experiment.
     """
     results = results or read_results(out)
-    scores, folder = results.two_classes, out / "figures"
+    scores = results.two_classes
     files = FigureFiles()
-    if len(scores) < len(results.scores):
-        others = {s.data: s.task.name for s in results.scores if s not in scores}
-        files += FigureFiles(
-            missing=tuple(
-                (f"figures of {data}", f"they show AUROC, F1 and calls, but the task is {task}")
-                for data, task in others.items()
-            )
-        )
+    other_tasks = {s.data: s.task.name for s in results.scores if not s.task.two_classes}
+    for data, task in other_tasks.items():
+        reason = f"they show AUROC, F1 and calls, but the task is {task}"
+        files += FigureFiles(missing=((f"figures of {data}", reason),))
     if not scores:
         return files
     for name, kind in FIGURES.items():
         rows, missing, remark = kind.data(scores)
         if rows:
-            written = write(kind.draw(rows, remark=remark), folder / f"{name}.png", rows)
+            figure = kind.draw(rows, remark=remark)
+            written = write(figure, out / "figures" / f"{name}.png", rows)
             files += FigureFiles(tuple(written), tuple((name, why) for why in missing))
         else:
             files += FigureFiles(missing=((name, "; ".join([kind.none, *missing])),))

@@ -61,8 +61,9 @@ class Group:
 
     def head(self, method: Method) -> tuple[TableCell, ...]:
         """Return the cells that name a method."""
-        texts = (self.label, kl_text(method)) if self.label else (method.name,)
-        return tuple(map(text_cell, texts))
+        if not self.label:
+            return (text_cell(method.name),)
+        return text_cell(self.label), text_cell(kl_text(method))
 
 
 def comparison_table(results: Results, family: Family) -> ResultTable | None:
@@ -92,20 +93,25 @@ def comparison_table(results: Results, family: Family) -> ResultTable | None:
             *ranks_notes(ranked(scores)),
             *results.left_out(),
         ),
-        follow=tuple(_pooled(group, of_set, family) for of_set in by_data(scores).values()),
+        follow=tuple(_pooled(group, data, family) for data in by_data(scores).values()),
     )
 
 
 def _pooled(group: Group, scores: Sequence[Scores], family: Family) -> ResultTable:
     """Return every metric of each method, the differences to the plain model, and null rivals."""
-    first, compared = scores[0], group.compared(scores[0].data)
+    first = scores[0]
+    compared = group.compared(first.data)
     assert compared is not None, "it has methods"
     rows = [(*group.head(s.method), *_difference_cells(s, compared)) for s in scores]
     rivals = null_rivals(first)
-    rows += [(text_cell(name), *_rival_cells(first, rival)) for name, rival in rivals.items()]
-    to = f"to {compared.known[0].comparison.reference}" if compared.known else ""
+    for name, values in rivals.items():
+        rows.append((text_cell(name), *_rival_cells(first, values)))
     if group.plain(scores) is None:
         to = "to the best by each metric (the family's plain model was not run)"
+    elif compared.comparisons:
+        to = f"to {compared.comparisons[0].comparison.reference}"
+    else:
+        to = ""
     return ResultTable(
         name=f"pooled_{family}_{key(first.data)}",
         title=f"{first.data} ({first.task.name}): {titles_of(first)}, with 95 % intervals",
@@ -128,8 +134,9 @@ def ablation_table(results: Results) -> ResultTable | None:
     def plain(scores: Sequence[Scores]) -> str | None:
         return next((s.method.name for s in scores if s.method.kl_weight is None), None)
 
-    variants = variants_of(results.scores)
-    groups = [Group(label=label, scores=of, plain=plain) for label, of in variants.items()]
+    groups: list[Group] = []
+    for label, scores in variants_of(results.scores).items():
+        groups.append(Group(label=label, scores=scores, plain=plain))
     if not any(len({s.method.name for s in g.scores}) > 2 for g in groups):
         return None
     rows: list[tuple[TableCell, ...]] = []
@@ -160,19 +167,21 @@ def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
     notes: list[str] = []
     methods: dict[str, Scores] = {}
     for g in groups:
-        scores, compared = by_data(g.scores).get(data, []), g.compared(data)
+        compared = g.compared(data)
         if compared is None:
             continue
+        scores = by_data(g.scores)[data]
         first = scores[0]
-        methods |= {s.method.name: s for s in scores if s.method.name not in methods}
+        for s in scores:
+            methods.setdefault(s.method.name, s)
         if not rows:
             notes += rule_notes(first, compared, to="to λ = 0", over="within a variant")
             notes += folds_notes(first, compared)
         rows += [(*g.head(s.method), *_difference_cells(s, compared)) for s in scores]
-        own = verdicts(first, compared)
+        variant_notes = verdicts(first, compared)
         if g.plain(scores) is None:
-            own.append("the plain model was not run, so Δ refers to the best λ.")
-        notes += [f"{g.label}: {note}" for note in own]
+            variant_notes.append("the plain model was not run, so Δ refers to the best λ.")
+        notes += [f"{g.label}: {note}" for note in variant_notes]
     first = next(iter(methods.values()))
     return ResultTable(
         name=f"ablation_{key(data)}",
@@ -186,29 +195,33 @@ def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
 def folds_table(scores: Sequence[Scores]) -> ResultTable:
     """Return one data set's primary metric: a row per method, a column per fold or split."""
     first = scores[0]
-    measure, part = first.task.primary, "fold" if first.folds else "split"
-    splits = sorted({int(k) for s in scores for k in s.split.ravel()})
-    values = [values_by_split(s)[measure.name] for s in scores]
+    measure = first.task.primary
+    part = "fold" if first.folds else "split"
+    splits = sorted({int(split) for s in scores for split in s.split.ravel()})
+    columns = [METHOD]
+    for title in (*(f"{part} {split}" for split in splits), "mean"):
+        digits = _digits(first, measure)
+        columns.append(Column(key=key(title), title=title, unit=measure.unit, digits=digits))
     rows = []
-    for s, by_split in zip(scores, values, strict=True):
+    defined_splits: set[int] = set()
+    for s in scores:
+        by_split = values_by_split(s)[measure.name]
+        defined_splits.update(by_split)
         mean = means_of(s)[measure.name]
-        cells = [TableCell(value=by_split.get(k)) for k in splits]
+        cells = [TableCell(value=by_split.get(split)) for split in splits]
         rows.append((text_cell(s.method.name), *cells, TableCell(value=mean.mean, sd=mean.sd)))
     percent = " in percent" if measure.unit == "percent" else ""
     notes = [f"{measure.title}{percent}, averaged over seeds; mean ± s.d. over the columns."]
     if not measure.higher_is_better:
         notes.append("Lower is better.")
-    without = [str(k) for k in splits if all(k not in by_split for by_split in values)]
-    if without:
+    undefined = [str(split) for split in splits if split not in defined_splits]
+    if undefined:
         why = ", which has only one class" if first.task.two_classes else ""
-        notes.append(f"{measure.title} is undefined on {part} {', '.join(without)}{why}.")
-    names = {key(part, str(k)): f"{part} {k}" for k in splits} | {"mean": "mean"}
-    digits = _digits(first, measure)
-    columns = [Column(key=k, title=t, unit=measure.unit, digits=digits) for k, t in names.items()]
+        notes.append(f"{measure.title} is undefined on {part} {', '.join(undefined)}{why}.")
     return ResultTable(
         name=f"folds_{key(first.data)}",
         title=f"{measure.title} on each {part} of {first.data}",
-        columns=(METHOD, *columns),
+        columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(metadata(scores), *notes),
     )
@@ -224,26 +237,32 @@ def _digits(scores: Scores, measure: Measure) -> int | None:
 
 def _mean_columns(*head: Column, scores: Sequence[Scores]) -> tuple[Column, ...]:
     """Return the columns of a table of several data sets: means over splits, and the rank."""
-    means = [
-        Column(key=key(data, m.name), title=m.title, group=data, unit=m.unit, digits=_digits(s, m))
-        for data, (s, *_) in by_data(scores).items()
-        for m in s.overview
-    ]
+    means: list[Column] = []
+    for data, methods in by_data(scores).items():
+        first = methods[0]
+        for m in first.overview:
+            column = Column(
+                key=key(data, m.name),
+                title=m.title,
+                group=data,
+                unit=m.unit,
+                digits=_digits(first, m),
+            )
+            means.append(column)
     return (*head, *means, RANK)
 
 
 def _mean_rows(group: Group, scores: Sequence[Scores]) -> list[tuple[TableCell, ...]]:
     """Return the group's means ± s.d. over splits on the data sets of `scores`, and the ranks."""
     ranks = ranked(group.scores).ranks
-    sets = [(of_set[0], group.compared(data)) for data, of_set in by_data(scores).items()]
-    return [
-        (
-            *group.head(method),
-            *(cell for s, compared in sets for cell in _mean_cells(name, s, compared)),
-            rank_cell(ranks, name),
-        )
-        for name, method in {s.method.name: s.method for s in group.scores}.items()
-    ]
+    methods = {s.method.name: s.method for s in group.scores}
+    rows: list[tuple[TableCell, ...]] = []
+    for name, method in methods.items():
+        cells: list[TableCell] = []
+        for data, data_scores in by_data(scores).items():
+            cells += _mean_cells(name, data_scores[0], group.compared(data))
+        rows.append((*group.head(method), *cells, rank_cell(ranks, name)))
+    return rows
 
 
 def _mean_cells(name: str, scores: Scores, compared: Compared | None) -> list[TableCell]:
@@ -251,19 +270,21 @@ def _mean_cells(name: str, scores: Scores, compared: Compared | None) -> list[Ta
 
     They are empty without a comparison or a run of the method on the data set.
     """
+    if compared is None or name not in compared.means:
+        return [TableCell()] * len(scores.overview)
     cells = []
     for m in scores.overview:
-        means = {} if compared is None else {n: of[m.name] for n, of in compared.means.items()}
-        own = means.get(name)
-        if compared is None or own is None or own.mean is None:
+        mean = compared.means[name][m.name]
+        if mean.mean is None:
             cells.append(TableCell())
             continue
         sign = 1 if m.higher_is_better else -1
-        best = max(sign * mean.mean for mean in means.values() if mean.mean is not None)
-        decided = compared.deciding(m.name)
-        wins = decided is not None and decided.comparison.winner == name
-        bold = wins and sign * own.mean > best - ROUNDING
-        cells.append(TableCell(value=own.mean, sd=own.sd, bold=bold))
+        means = [by_metric[m.name].mean for by_metric in compared.means.values()]
+        best = max(sign * value for value in means if value is not None)
+        pooled = compared.deciding(m.name)
+        wins = pooled is not None and pooled.comparison.winner == name
+        bold = wins and sign * mean.mean > best - ROUNDING
+        cells.append(TableCell(value=mean.mean, sd=mean.sd, bold=bold))
     return cells
 
 
@@ -280,12 +301,16 @@ def _difference_columns(scores: Scores) -> list[Column]:
     columns: list[Column] = []
     kinds = kinds_of(scores)
     for m, pooling in kinds:
-        both, name, group = _compared_twice(m, kinds), m.name, m.title
+        name = m.name
+        group = m.title
         if pooling == "within":
-            name, group = key(name, "within") if both else name, f"{group} within folds"
-        elif both:
-            group = f"pooled {group}"
-        digits, unit = _digits(scores, m), "points" if m.unit == "percent" else "difference"
+            group = f"{m.title} within folds"
+            if _compared_twice(m, kinds):
+                name = key(m.name, "within")
+        elif _compared_twice(m, kinds):
+            group = f"pooled {m.title}"
+        unit = "points" if m.unit == "percent" else "difference"
+        digits = _digits(scores, m)
         columns += [
             Column(key=key(name), title="value", group=group, unit=m.unit, digits=digits),
             Column(key=key(name, "difference"), title="Δ", group=group, unit=unit, digits=digits),
@@ -303,27 +328,26 @@ def _difference_cells(scores: Scores, compared: Compared) -> list[TableCell]:
     cells: list[TableCell] = []
     name = scores.method.name
     for m, pooling in kinds_of(scores):
+        value = difference = p = TableCell()
         pooled = compared.of(m.name, pooling)
-        if pooled is None or name not in pooled.values:
-            cells += [TableCell()] * 3
-            continue
-        comparison = pooled.comparison
-        wins = pooled is compared.deciding(m.name) and comparison.winner == name
-        cells.append(metric_cell(pooled.values[name], bold=wins))
-        d = comparison.differences.get(name)
-        if d is None:
-            cells += [TableCell()] * 2
-        else:
-            p = None if d.p is None else comparison.adjusted[name]
-            cells += [TableCell(value=d.difference, low=d.low, high=d.high), TableCell(value=p)]
+        if pooled is not None and name in pooled.values:
+            comparison = pooled.comparison
+            wins = pooled is compared.deciding(m.name) and comparison.winner == name
+            value = metric_cell(pooled.values[name], bold=wins)
+            d = comparison.differences.get(name)
+            if d is not None:
+                difference = TableCell(value=d.difference, low=d.low, high=d.high)
+                p = TableCell(value=None if d.p is None else comparison.adjusted[name])
+        cells += [value, difference, p]
     return cells
 
 
-def _rival_cells(scores: Scores, rival: Mapping[str, float]) -> list[TableCell]:
+def _rival_cells(scores: Scores, values: Mapping[str, float]) -> list[TableCell]:
     """Return the row of a null rival for the same columns: its values over all bags alone."""
     cells: list[TableCell] = []
     kinds = kinds_of(scores)
     for m, pooling in kinds:
-        twice = pooling == "within" and _compared_twice(m, kinds)
-        cells += [TableCell(value=None if twice else rival.get(m.name)), *[TableCell()] * 2]
+        is_repeated = pooling == "within" and _compared_twice(m, kinds)
+        value = TableCell() if is_repeated else TableCell(value=values.get(m.name))
+        cells += [value, TableCell(), TableCell()]
     return cells

@@ -4,7 +4,6 @@ The rows of every table are methods and null maps, its columns metrics of instan
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...errors import ProbSAError
 from ...evaluation import (
@@ -19,23 +18,35 @@ from ...statistics import Metric, detectable_from_intervals
 from ..results.instances import BOOTSTRAP, NullResults, metrics_of, null_results
 from ..results.scores import Scores
 from ._notes import metadata
-from .table import METHOD, Column, ResultTable, Unit, key, metric_cell, text_cell
+from .table import METHOD, Column, ResultTable, key, metric_cell, text_cell
 
 Metrics = Mapping[str, Metric]
+MetricColumns = Mapping[str, Column]
+"""The columns of a table by the name of the metric that each shows."""
 
-INSTANCES = {
-    "auroc": "AUROC",
-    "average_precision": "AP",
-    "auroc_within_bags": "AUROC within bags",
-    "dice": "Dice",
-    "dice_pooled": "Dice, pooled",
-}
 SHOWN_DETECTORS = ("variance", "doubt", "margin", "entropy")
 """Without the parts of P(wrong), which only an ensemble has."""
-ERRORS = {
-    "error_rate": "wrong calls",
-    **{f"error_auroc_{d}": INSTANCE_DETECTORS[d] for d in SHOWN_DETECTORS},
-    "error_auroc_gain": "σ² minus best rival",
+
+
+def _percent(name: str, title: str) -> Column:
+    return Column(key=name, title=title, unit="percent")
+
+
+INSTANCES: MetricColumns = {
+    "auroc": _percent("auroc", "AUROC"),
+    "average_precision": _percent("average_precision", "AP"),
+    "auroc_within_bags": _percent("auroc_within_bags", "AUROC within bags"),
+    "dice": _percent("dice", "Dice"),
+    "dice_pooled": _percent("dice_pooled", "Dice, pooled"),
+}
+ERRORS: MetricColumns = {
+    "error_rate": _percent("error_rate", "wrong calls"),
+    **{f"error_auroc_{d}": _percent(d, INSTANCE_DETECTORS[d]) for d in SHOWN_DETECTORS},
+    "error_auroc_gain": Column(key="gain", title="σ² minus best rival", unit="points"),
+}
+WITHIN_BAGS: MetricColumns = {
+    **{name: _percent(name, title) for name, title in WITHIN_TITLES.items()},
+    DICE_OF_MAP: _percent(DICE_OF_MAP, "Dice"),
 }
 
 
@@ -48,21 +59,17 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
     failures: list[str] = []
     for s in scores:
         try:
-            found = metrics_of(s, bootstrap=bootstrap)
+            method_metrics = metrics_of(s, bootstrap=bootstrap)
         except ProbSAError as error:
             failures.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
-        metrics |= {} if found is None else {s.method.name: found}
+        if method_metrics is not None:
+            metrics[s.method.name] = method_metrics
     if not metrics:
         return None
-    data, with_labels = scores[0].data, [s for s in scores if s.method.name in metrics]
-    nulls = null_results(with_labels[0], bootstrap=bootstrap)
-    undefined: dict[str, list[str]] = {}
-    for name, of_method in metrics.items():
-        for k, title in INSTANCES.items():
-            if of_method[k].value is None:
-                reason = f"{title} is undefined: {of_method[k].reason}"
-                undefined.setdefault(reason, []).append(name)
+    data = scores[0].data
+    first = next(s for s in scores if s.method.name in metrics)
+    nulls = null_results(first, bootstrap=bootstrap)
     return _table(
         f"instances_{key(data)}",
         f"Instances of {data}",
@@ -75,31 +82,46 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
             "with folds, they are means over folds. Null maps have no calls. Dice is "
             "computed on the instances of positive bags, at the threshold chosen on each run's "
             "validation bags.",
-            *(f"{reason} ({', '.join(names)})." for reason, names in undefined.items()),
+            *_undefined_notes(metrics),
             *failures,
         ),
         follow=(_errors(data, metrics), _within_bags(data, metrics, nulls)),
     )
 
 
+def _undefined_notes(metrics: Mapping[str, Metrics]) -> list[str]:
+    """Return why metrics of instances are undefined; methods with the same reason are joined."""
+    methods: dict[str, list[str]] = {}
+    for method, method_metrics in metrics.items():
+        for name, column in INSTANCES.items():
+            metric = method_metrics[name]
+            if metric.value is None:
+                reason = f"{column.title} is undefined: {metric.reason}"
+                methods.setdefault(reason, []).append(method)
+    return [f"{reason} ({', '.join(names)})." for reason, names in methods.items()]
+
+
 def _table(
-    name: str, title: str, titles: Mapping[str, str], rows: Mapping[str, Metrics], **texts: Any
+    name: str,
+    title: str,
+    columns: MetricColumns,
+    rows: Mapping[str, Metrics],
+    *,
+    footnotes: Sequence[str],
+    follow: tuple[ResultTable, ...] = (),
 ) -> ResultTable:
-    """Return a table of metrics; `titles` are those of its columns, by the name of the metric."""
-    columns = [METHOD]
-    for k, column in titles.items():
-        unit: Unit = "points" if k.endswith("gain") else "percent"
-        csv = k.removeprefix("error_auroc_")
-        columns.append(Column(key=csv, title=column, unit=unit))
+    """Return a table of metrics; a row is a method or a null map."""
+    table_rows = []
+    for row, metrics in rows.items():
+        cells = [metric_cell(metrics.get(metric)) for metric in columns]
+        table_rows.append((text_cell(row), *cells))
     return ResultTable(
         name=name,
         title=title,
-        columns=tuple(columns),
-        rows=tuple(
-            (text_cell(row), *(metric_cell(metrics.get(k)) for k in titles))
-            for row, metrics in rows.items()
-        ),
-        **texts,
+        columns=(METHOD, *columns.values()),
+        rows=tuple(table_rows),
+        footnotes=tuple(footnotes),
+        follow=follow,
     )
 
 
@@ -111,6 +133,11 @@ def _named(nulls: NullResults) -> dict[str, Metrics]:
 def _errors(data: str, metrics: Mapping[str, Metrics]) -> ResultTable:
     """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
     gains = [m["error_auroc_gain"] for m in metrics.values()]
+    verdicts = []
+    for name, m in metrics.items():
+        if m["error_auroc_variance"].value is not None:
+            sentences = (detector_verdict(m, "variance"), detector_verdict(m, "doubt"))
+            verdicts.append(f"{name}: {' '.join(sentences)}")
     return _table(
         f"errors_{key(data)}",
         f"Detection of wrong instance calls on {data}",
@@ -120,11 +147,7 @@ def _errors(data: str, metrics: Mapping[str, Metrics]) -> ResultTable:
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
             "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
             "50. Methods without a variance have neither σ² nor P(wrong).",
-            *(
-                f"{name}: {detector_verdict(m, 'variance')} {detector_verdict(m, 'doubt')}"
-                for name, m in metrics.items()
-                if m["error_auroc_variance"].value is not None
-            ),
+            *verdicts,
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
         ),
     )
@@ -134,15 +157,20 @@ def _within_bags(data: str, metrics: Mapping[str, Metrics], nulls: NullResults) 
     """Return the measures within positive bags of every method and of every null map."""
     notes = [f"null: {name} is missing: {reason}." for name, reason in nulls.missing.items()]
     if nulls.metrics:
-        of_nulls = {name: m[WITHIN] for name, m in nulls.metrics.items()}
-        compared = [compare_to_null_maps(name, m[WITHIN], of_nulls) for name, m in metrics.items()]
-        gains = [c.differences[c.null] for c in compared if c.null is not None]
-        ends, what = [(d.low, d.high) for d in gains], "AUROC within bags to the best null map"
-        notes += [*(c.sentence for c in compared), detectable_from_intervals(ends, what=what)]
+        null_metrics = {name: m[WITHIN] for name, m in nulls.metrics.items()}
+        intervals = []
+        for name, m in metrics.items():
+            comparison = compare_to_null_maps(name, m[WITHIN], null_metrics)
+            notes.append(comparison.sentence)
+            if comparison.null is not None:
+                gain = comparison.differences[comparison.null]
+                intervals.append((gain.low, gain.high))
+        what = "AUROC within bags to the best null map"
+        notes.append(detectable_from_intervals(intervals, what=what))
     return _table(
         f"within_bags_{key(data)}",
         f"Maps within positive bags of {data}",
-        {**WITHIN_TITLES, DICE_OF_MAP: "Dice"},
+        WITHIN_BAGS,
         {**metrics, **_named(nulls)},
         footnotes=(
             "Means over the positive test bags that have instances of both labels; [lo, hi] are "

@@ -26,7 +26,7 @@ DIGITS: dict[Unit, int] = {"percent": 1, "points": 1, "count": 0}
 """Decimals for readers; 3 for other units."""
 EXACT = 6
 """Decimals in CSV; further digits would differ between machines."""
-PARTS = {"": "value", "_sd": "sd", "_low": "low", "_high": "high", "_winner": "bold"}
+CSV_FIELDS = {"": "value", "_sd": "sd", "_low": "low", "_high": "high", "_winner": "bold"}
 """The fields of a cell in CSV, by the end of their column's name."""
 NONE = "-"
 """Text of undefined numbers."""
@@ -90,12 +90,12 @@ class ResultTable:
     """Tables below it, such as intervals."""
 
     def __post_init__(self) -> None:
-        wrong = [i for i, row in enumerate(self.rows) if len(row) != len(self.columns)]
-        if wrong:
-            raise ValueError(
-                f"row {wrong[0]} of table {self.name} has {len(self.rows[wrong[0]])} entries for "
-                f"{len(self.columns)} columns"
-            )
+        for i, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"row {i} of table {self.name} has {len(row)} entries for "
+                    f"{len(self.columns)} columns"
+                )
 
 
 def text_cell(text: str) -> TableCell:
@@ -127,26 +127,33 @@ def write_table(table: ResultTable, folder: Path) -> list[Path]:
 
 
 def _all(table: ResultTable) -> list[ResultTable]:
-    return [table, *(t for follow in table.follow for t in _all(follow))]
+    """Return the table and those below it, and those below them."""
+    tables = [table]
+    for follow in table.follow:
+        tables += _all(follow)
+    return tables
 
 
 def to_csv(table: ResultTable) -> str:
     """Return the numbers of the table in its units (percent), with its text columns."""
     columns: dict[str, list[str | float]] = {}
-    for i, c in enumerate(table.columns):
+    for i, column in enumerate(table.columns):
         cells = [row[i] for row in table.rows]
-        if c.unit == "text":
-            columns[c.key] = [cell.text for cell in cells]
+        if column.unit == "text":
+            columns[column.key] = [cell.text for cell in cells]
             continue
-        for end, part in PARTS.items():
-            values = [getattr(cell, part) for cell in cells]
-            if not end or any(v is not None and v is not False for v in values):
-                columns[c.key + end] = [_plain(v, c) for v in values]
-    rows = zip(*columns.values(), strict=True)
-    return csv_text(list(columns), [dict(zip(columns, row, strict=True)) for row in rows])
+        for end, name in CSV_FIELDS.items():
+            values = [getattr(cell, name) for cell in cells]
+            is_stated = any(v is not None and v is not False for v in values)
+            if name == "value" or is_stated:
+                columns[column.key + end] = [_csv_value(v, column) for v in values]
+    rows = []
+    for i in range(len(table.rows)):
+        rows.append({key: values[i] for key, values in columns.items()})
+    return csv_text(list(columns), rows)
 
 
-def _plain(value: float | None, column: Column) -> str | float:
+def _csv_value(value: float | None, column: Column) -> str | float:
     if value is None or not math.isfinite(value):
         return ""
     if isinstance(value, bool) or column.unit == "count":
@@ -157,38 +164,42 @@ def _plain(value: float | None, column: Column) -> str | float:
 
 def to_markdown(table: ResultTable, *, level: int = 2) -> str:
     """Return a heading, a table and its footnotes, followed by the next tables."""
-    lines = [
-        [_markdown(f"{c.group} {c.title}".strip()) for c in table.columns],
-        [":---" if c.unit == "text" else "---:" for c in table.columns],
-    ]
+    heads = [_markdown(f"{c.group} {c.title}".strip()) for c in table.columns]
+    rules = [":---" if c.unit == "text" else "---:" for c in table.columns]
+    lines = [heads, rules]
     for row in table.rows:
-        texts = [_markdown(shown(e, c)) for e, c in zip(row, table.columns, strict=True)]
-        lines.append([f"**{t}**" if e.bold else t for t, e in zip(texts, row, strict=True)])
-    notes = [f"- {_markdown(note)}" for note in table.footnotes]
+        texts = []
+        for cell, column in zip(row, table.columns, strict=True):
+            text = _markdown(shown(cell, column))
+            texts.append(f"**{text}**" if cell.bold else text)
+        lines.append(texts)
     parts = [f"{'#' * level} {_markdown(table.title)}"]
-    parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
-    parts += ["\n".join(notes)] if notes else []
-    parts += [to_markdown(t, level=level + 1).rstrip("\n") for t in table.follow]
+    parts.append("\n".join(f"| {' | '.join(texts)} |" for texts in lines))
+    if table.footnotes:
+        parts.append("\n".join(f"- {_markdown(note)}" for note in table.footnotes))
+    for follow in table.follow:
+        parts.append(to_markdown(follow, level=level + 1).rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown(text: str) -> str:
+    """Return a text with the characters escaped that Markdown would interpret."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
-def shown(entry: TableCell, column: Column) -> str:
+def shown(cell: TableCell, column: Column) -> str:
     """Return a cell as text, without emphasis.
 
     >>> shown(TableCell(value=0.9012, sd=0.0048), Column(key="a", title="AUROC", unit="percent"))
     '90.1 ± 0.5'
     """
-    if entry.value is None or not math.isfinite(entry.value):
-        return entry.text or NONE
-    text = _number(entry.value, column)
-    if entry.sd is not None:
-        text += f" ± {_number(entry.sd, column, signed=False)}"
-    if entry.low is not None and entry.high is not None:
-        text += f" [{_number(entry.low, column)}, {_number(entry.high, column)}]"
+    if cell.value is None or not math.isfinite(cell.value):
+        return cell.text or NONE
+    text = _number(cell.value, column)
+    if cell.sd is not None:
+        text += f" ± {_number(cell.sd, column, signed=False)}"
+    if cell.low is not None and cell.high is not None:
+        text += f" [{_number(cell.low, column)}, {_number(cell.high, column)}]"
     return text
 
 
@@ -205,14 +216,15 @@ def _number(value: float, column: Column, *, signed: bool = True) -> str:
 
 def to_latex(table: ResultTable) -> str:
     """Return a tabular with booktabs rules; the title and the footnotes are comments above it."""
-    heads = pd.MultiIndex.from_tuples([(c.group, c.title) for c in table.columns])
-    if not any(c.group for c in table.columns):
+    if any(c.group for c in table.columns):
+        heads = pd.MultiIndex.from_tuples([(c.group, c.title) for c in table.columns])
+    else:
         heads = pd.Index([c.title for c in table.columns])
     texts = []
     emphasis = []
     for row in table.rows:
-        texts.append([shown(e, c) for e, c in zip(row, table.columns, strict=True)])
-        emphasis.append([BOLD if e.bold else "" for e in row])
+        texts.append([shown(cell, c) for cell, c in zip(row, table.columns, strict=True)])
+        emphasis.append([BOLD if cell.bold else "" for cell in row])
     frame = pd.DataFrame(texts, columns=heads)
     styler = frame.style.hide(axis="index")
     styler.format(_latex, escape="latex")
