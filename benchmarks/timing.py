@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torchmil_models import UNLIKE, torchmil_batch, torchmil_loss, torchmil_model
 
-from probsa.benchmark import read_grid
-from probsa.benchmark.grid.checks import check_grid, store_checked
+from probsa.benchmark import check_grid, read_grid
+from probsa.benchmark.grid.checks import store_checked
 from probsa.core import Bags, random_stream, seed_of, write_csv
 from probsa.models import Model, build
 from probsa.training import (

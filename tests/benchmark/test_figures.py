@@ -15,15 +15,14 @@ from matplotlib.text import Text
 from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_run
 
+from probsa.benchmark import read_results, write_figures, write_report
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
 from probsa.benchmark.figures.forest import BaselineDifference, differences, draw_forest
 from probsa.benchmark.figures.improvement import MEAN, Gain, draw_improvement, gains, means
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, family_ranks
-from probsa.benchmark.figures.style import shortened, style_of, write
-from probsa.benchmark.figures.write import write_figures
+from probsa.benchmark.figures.style import BEYOND, WITHIN, shortened, style_of, write
 from probsa.benchmark.grid.variants import CHOSEN
-from probsa.benchmark.reports import write_report
-from probsa.benchmark.results.results import read_results, validation_of
+from probsa.benchmark.results.results import validation_of
 from probsa.benchmark.results.sampling import kinds_of
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
@@ -52,11 +51,18 @@ def experiment(tmp_path_factory) -> Path:
     ):
         p = chance(data, k, seed)
         for split, tested in enumerate(BAGS):
-            rest = tuple(b for b in Y if b not in tested)
             write_run(
-                out, data=data, model=model, kl_weight=kl, split=split, seed=seed,
-                test={b: p[b] for b in tested}, rest=rest, y=Y, instances=LABELS,
-            )  # fmt: skip
+                out,
+                data=data,
+                model=model,
+                kl_weight=kl,
+                split=split,
+                seed=seed,
+                test={b: p[b] for b in tested},
+                rest=tuple(b for b in Y if b not in tested),
+                y=Y,
+                instances=LABELS,
+            )
     return out
 
 
@@ -172,9 +178,8 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
         assert d.distinct == (d.p <= 0.05)
         # 80 % power needs more than the half-width of the interval
         assert d.high > d.points
-        assert (
-            d.detectable > d.high - d.points or d.detectable == 100
-        )  # the largest possible difference
+        # 100 is the largest possible difference
+        assert d.detectable > d.high - d.points or d.detectable == 100
     assert any(d.detectable < 100 for d in result)
 
 
@@ -182,18 +187,22 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
 
 
 def many_gains() -> list[Gain]:
-    found = [
+    keys = itertools.product(
+        ("AUROC", "F1"),
+        ("abmil-probsa-dirac", "abmil-probsa-diag"),
+        ("one", "another data set whose name is long"),
+        ("cyclical", "1", "0.5", "0.1"),
+    )
+    by_data = [
         Gain(data=d, variant=v, kl_weight=kl, metric=m, points=float(i), low=i - 1.0, high=i + 1.0)
-        for i, (m, v, d, kl) in enumerate(
-            itertools.product(
-                ("AUROC", "F1"),
-                ("abmil-probsa-dirac", "abmil-probsa-diag"),
-                ("one", "another data set whose name is long"),
-                ("cyclical", "1", "0.5", "0.1"),
-            )
-        )
+        for i, (m, v, d, kl) in enumerate(keys)
     ]
-    return [*found, *means(found)]
+    return [*by_data, *means(by_data)]
+
+
+def notes_of(figure: Figure) -> str:
+    """Return the note below the panels in one line; empty if there is none."""
+    return figure.get_supxlabel().replace("\n", " ")
 
 
 def test_improvement_draws_data_sets_and_their_mean():
@@ -222,14 +231,9 @@ def test_notes_say_what_is_compared_and_leave_room_for_all_else():
         for n in ("dsmil", "patchgcn")
     ]
     for figure in (draw_improvement(within), draw_forest(few, remark=f"{CHOSEN}. " * 3)):
-        assert any(
-            "AUROC is averaged over folds" in t.get_text().replace("\n", " ")
-            for t in visible_texts(figure)
-        )
+        assert WITHIN in notes_of(figure)
         refuse_collisions(figure)
-    assert not any(
-        "averaged over folds" in t.get_text() for t in visible_texts(draw_improvement(many_gains()))
-    )
+    assert WITHIN not in notes_of(draw_improvement(many_gains()))
 
 
 def test_intervals_that_span_everything_run_out_of_the_panel():
@@ -241,13 +245,25 @@ def test_intervals_that_span_everything_run_out_of_the_panel():
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
         most = max(g.points for g in few)
         assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
-        assert any("continue beyond it" in t.get_text() for t in visible_texts(figure)) == cut
+        assert (BEYOND in notes_of(figure)) == cut
         refuse_collisions(figure)
     rows = [
-        BaselineDifference(data="d", metric="AUROC", method=n, model=n, baseline="abmil", points=k,
-                   low=k - w, high=k + w)
-        for n, k, w in (("dsmil", 1.0, 2.0), ("patchgcn", -3.0, 2.0), ("smabmil", 0.0, 80.0))
-    ]  # fmt: skip
+        BaselineDifference(
+            data="d",
+            metric="AUROC",
+            method=name,
+            model=name,
+            baseline="abmil",
+            points=points,
+            low=points - half_width,
+            high=points + half_width,
+        )
+        for name, points, half_width in (
+            ("dsmil", 1.0, 2.0),
+            ("patchgcn", -3.0, 2.0),
+            ("smabmil", 0.0, 80.0),
+        )
+    ]
     assert panel(draw_forest(rows), "d AUROC").get_xlim() == (-11, 11)
 
 
@@ -271,12 +287,16 @@ def twenty() -> list[tuple[str, str]]:
 def test_ranks_are_where_they_should_be():
     ranks = [
         AverageRank(
-            family="local" if i < 10 else "global", metric=metric, method=name, model=model,
-            rank=i / 2 + 1, data_sets=2,
+            family="local" if i < 10 else "global",
+            metric=metric,
+            method=name,
+            model=model,
+            rank=i / 2 + 1,
+            data_sets=2,
         )
         for metric in ("AUROC", "F1")
         for i, (name, model) in enumerate(twenty())
-    ]  # fmt: skip
+    ]
     figure = draw_ranks(ranks)
     ax = panel(figure, "local AUROC")
     shown = [t.get_text() for t in ax.get_yticklabels()]
@@ -289,14 +309,23 @@ def test_ranks_are_where_they_should_be():
 def test_only_a_winner_is_marked(tmp_path):
     rows = [
         BaselineDifference(
-            data=data, metric=metric, method=name, model=model, baseline="abmil",
-            points=None if i == 7 else i - 9.0, low=i - 12.0, high=i - 6.0, p=0.1,
-            distinct=i in (2, 19), winner=i == 19 and metric == "AUROC", detectable=5.0,
+            data=data,
+            metric=metric,
+            method=name,
+            model=model,
+            baseline="abmil",
+            points=None if i == 7 else i - 9.0,
+            low=i - 12.0,
+            high=i - 6.0,
+            p=0.1,
+            distinct=i in (2, 19),
+            winner=i == 19 and metric == "AUROC",
+            detectable=5.0,
         )
         for data in ("one", "two")
         for metric in ("AUROC", "F1")
         for i, (name, model) in enumerate(twenty())
-    ]  # fmt: skip
+    ]
     figure = draw_forest(rows)
     refuse_collisions(figure)
     for metric, stars in (("AUROC", 1), ("F1", 0)):
@@ -338,8 +367,8 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
 
 
 def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
-    """Comparisons and instance metrics are computed once: both take minutes in a real "
-    "experiment."""
+    """Comparisons and instance metrics are computed once: both take minutes in a real
+    experiment."""
     out = tmp_path / "out"
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
@@ -376,16 +405,15 @@ def test_the_smallest_experiment_has_the_figures_it_can_have(tmp_path):
     made = write_figures(tmp_path)
     drawn = {p.stem for p in made.written}
     assert {"improvement", "ranks", "differences"} <= drawn
-    with pytest.raises(InputError, match="nothing to tabulate"):
+    with pytest.raises(InputError):
         write_figures(tmp_path / "elsewhere")
 
 
 def test_bags_are_chosen_by_rule(experiment):
     scores = [s for s in read_results(experiment).scores if s.data == "one"]
     shown = [s.method.name for s in default_methods(scores)]
-    assert shown == [
-        "abmil", "abmil-probsa-dirac λ=cyclical", "abmil-probsa-diag λ=cyclical", "dsmil"
-    ]  # fmt: skip
+    probsa = ["abmil-probsa-dirac λ=cyclical", "abmil-probsa-diag λ=cyclical"]
+    assert shown == ["abmil", *probsa, "dsmil"]
     (reference,) = [s for s in scores if s.method.name == shown[2]]
     p = chance("one", 2, 0)
     result, missing = default_bags(reference, seed=0)
@@ -397,7 +425,6 @@ def test_bags_are_chosen_by_rule(experiment):
     by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
     assert [c.bag for c in result] == by_hand
     assert len(missing) == sum(not k for k in kinds)
-    assert f"Of {len(kinds[0])} positive bags that are called positive" in result[0].why
 
 
 def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):
@@ -413,15 +440,14 @@ def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_pat
     (out / "cells/one/dsmil/split1-seed1/predictions/instances/e.h5").unlink()
     made = attention_figures(out, bags=["e"], methods=["dsmil", "abmil"], seed=1)
     ((figure, why),) = made.missing
-    assert figure == "attention-one-e"
-    assert why.startswith("without dsmil: there are no per-instance outputs")
+    assert figure == "attention-one-e" and "dsmil" in why
     assert "abmil mean" in table(out / "figures" / "attention-one-e.csv")[0]
 
 
 def test_unknown_bags_and_methods_are_refused(experiment):
-    with pytest.raises(UnknownName, match="no test bag in the experiment named 'z'"):
+    with pytest.raises(UnknownName, match="'z'"):
         attention_figures(experiment, bags=["z"])
-    with pytest.raises(UnknownName, match="Did you mean 'dsmil'"):
+    with pytest.raises(UnknownName, match="'dsmil'"):
         attention_figures(experiment, methods=["dsmill"])
 
 

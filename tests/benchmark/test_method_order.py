@@ -2,7 +2,7 @@
 
 import pytest
 
-from probsa.benchmark.grid.methods_and_cells import Method
+from probsa.benchmark import Method
 from probsa.benchmark.results.method_order import ORDER, kl_text, position
 from probsa.models import names
 

@@ -14,17 +14,20 @@ from support.made_experiments import write_run
 from support.paths import ROOT
 from support.stored import write_folder
 
-from probsa.benchmark.figures.improvement import gains
+from probsa.benchmark import ablation_table, comparison_table, read_results, write_tables
+from probsa.benchmark.figures.improvement import MEAN, gains
 from probsa.benchmark.figures.ranks import family_ranks
-from probsa.benchmark.results.results import read_results
-from probsa.benchmark.tables.comparison import ablation_table, comparison_table
-from probsa.benchmark.tables.writing import write_tables
 from probsa.cli.entry import main
 from probsa.core import TextTable
 
 SETS = ("rsna", "panda", "camelyon16")
-METHODS = (("abmil", None), ("abmil-probsa-dirac", "cyclical"), ("abmil-probsa-diag", "cyclical"),
-           ("abmil-probsa-diag", 0.1), ("dsmil", None))  # fmt: skip
+METHODS = (
+    ("abmil", None),
+    ("abmil-probsa-dirac", "cyclical"),
+    ("abmil-probsa-diag", "cyclical"),
+    ("abmil-probsa-diag", 0.1),
+    ("dsmil", None),
+)
 SPLITS = (0, 1)
 BAGS = [f"b{k:02d}" for k in range(30)]
 Y = {bag: k % 2 for k, bag in enumerate(BAGS)}
@@ -62,9 +65,16 @@ def experiments(tmp_path_factory):
             for k, (model, kl) in enumerate(METHODS):
                 for split in SPLITS:
                     write_run(
-                        out, data=data, model=model, kl_weight=kl, split=split, folds=False, y=Y,
-                        test=predicted(data, k, split), threshold=THRESHOLD,
-                    )  # fmt: skip
+                        out,
+                        data=data,
+                        model=model,
+                        kl_weight=kl,
+                        split=split,
+                        folds=False,
+                        y=Y,
+                        test=predicted(data, k, split),
+                        threshold=THRESHOLD,
+                    )
         grid = {"models": ["abmil"], "f1_at_half": at_half}
         (out / "grid.yaml").write_text(yaml.safe_dump(grid))
         folders[at_half] = out
@@ -156,16 +166,13 @@ def test_figures_3_and_4_show_the_columns_of_the_tables(experiments):
         assert row.rank == pytest.approx(by_hand[names.index(row.method)], abs=1e-12)
         assert row.data_sets == 3
     rows, missing, _ = gains(scores)
-    of_diag = {
-        (g.data, g.metric): g.points
-        for g in rows
-        if (g.variant, g.kl_weight) == ("abmil-probsa-diag", "cyclical")
-    }
+    cyclical = [g for g in rows if (g.variant, g.kl_weight) == ("abmil-probsa-diag", "cyclical")]
+    points = {(g.data, g.metric): g.points for g in cyclical}
     assert missing == []
     for metric, key in metrics.items():
         by_hand = [values(2)[d, key].mean() - values(0)[d, key].mean() for d in SETS]
-        assert [of_diag[d, metric] for d in SETS] == pytest.approx(by_hand, abs=1e-9)
-        assert of_diag["mean over data sets", metric] == pytest.approx(np.mean(by_hand), abs=1e-9)
+        assert [points[d, metric] for d in SETS] == pytest.approx(by_hand, abs=1e-9)
+        assert points[MEAN, metric] == pytest.approx(np.mean(by_hand), abs=1e-9)
 
 
 def test_our_numbers_stand_beside_the_papers(experiments, script):
@@ -195,10 +202,8 @@ def test_table_4_is_timed_on_data_with_a_fixed_test_part(tmp_path, script):
     recipe = tmp_path / "comparison.yaml"
     text = (ROOT / "recipes" / recipe.name).read_text()
     recipe.write_text(re.sub(r"feature_set: \w+", "feature_set: null", text))
-    script(
-        "timing", recipe, "--data", f"rsna={data}", "--models", "abmil,abmil-probsa-diag",
-        "--rounds", 2, "--out", times,
-    )  # fmt: skip
+    flags = ("--models", "abmil,abmil-probsa-diag", "--rounds", 2, "--out", times)
+    script("timing", recipe, "--data", f"rsna={data}", *flags)
     timed = {row["model"]: row for row in TextTable.read(times).rows}
     assert {"abmil", "abmil-probsa-diag"} == timed.keys()
     for row in timed.values():

@@ -11,9 +11,7 @@ from support.made_slides import write_cohort
 from support.slurm_cluster import NoCluster, slurm_cluster
 from support.stored import write_folder
 
-from probsa.benchmark.execution.running import count_states, run_grid
-from probsa.benchmark.execution.training import Watch
-from probsa.benchmark.grid.grid import read_grid
+from probsa.benchmark import Watch, count_states, read_grid, run_grid
 from probsa.cli.entry import main
 from probsa.core import read_bag
 from probsa.jobs import SlurmJobs, slurm

@@ -14,14 +14,18 @@ from support.processes import fork_workers
 from support.stored import write_folder
 from support.toy_stage import wait_for
 
+from probsa.benchmark import (
+    Watch,
+    check_grid,
+    count_states,
+    plan,
+    read_grid,
+    run_grid,
+    write_report,
+)
 from probsa.benchmark.execution import cells as cells_module
 from probsa.benchmark.execution import training as training_module
 from probsa.benchmark.execution.cells import open_experiment
-from probsa.benchmark.execution.running import count_states, plan, run_grid
-from probsa.benchmark.execution.training import Watch
-from probsa.benchmark.grid.checks import check_grid
-from probsa.benchmark.grid.grid import read_grid
-from probsa.benchmark.reports import write_report
 from probsa.core import TextTable, locked
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.storage import read_predictions
@@ -100,9 +104,9 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
         "groups": {f"{k:03d}": f"p{k:03d}" for k in range(12)},
     }
     assert {p.name for p in run.glob("[!.]*")} == {
-        "about.json", "cell.json", "checkpoints", "evaluation.json", "features.json",
-        "metrics.csv", "predictions", "run.yaml", "split.json", "threshold.json",
-    }  # fmt: skip
+        *("about.json", "cell.json", "checkpoints", "evaluation.json", "features.json"),
+        *("metrics.csv", "predictions", "run.yaml", "split.json", "threshold.json"),
+    }
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["best.safetensors"]
     held = read_predictions(run / "predictions")
     assert sorted(set(held.parts)) == ["test", "val"] and held.bags
@@ -153,9 +157,9 @@ def test_a_run_made_by_hand_is_a_cell(folder, tmp_path):
     assert json.loads((path / "cell.json").read_text())["model"] == "dsmil"
     assert not (path / "checkpoints" / "last.safetensors").exists()
     # a different run in that folder is refused
-    with pytest.raises(InputError, match=r"was run with training.epochs = 2, but the grid has 3"):
+    with pytest.raises(InputError, match=r"training\.epochs"):
         run_grid(grid_of(folder, models=[DSMIL], epochs=3), out)
-    with pytest.raises(InputError, match=r"was run with model.embed = 4, but the grid has 5"):
+    with pytest.raises(InputError, match=r"model\.embed"):
         plan(grid_of(folder, models=[{**DSMIL, "embed": 5}]), out)
 
 
@@ -174,12 +178,8 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_grid(grid, out, watch=Stop())
     assert plan(grid, out).states[0].status == "waiting"
-    assert (
-        load_checkpoint(cell.folder(out) / "checkpoints" / "last.safetensors").metadata["progress"][
-            "epoch"
-        ]
-        == 2
-    )
+    last = load_checkpoint(cell.folder(out) / "checkpoints" / "last.safetensors")
+    assert last.metadata["progress"]["epoch"] == 2
     monkeypatch.setattr(Stop, "epoch", lambda self, row: seen.append(row["epoch"]))
     run_grid(grid, out, watch=Stop())
     assert seen == [1, 2, 3, 4]
@@ -216,10 +216,11 @@ def test_one_that_fails_does_not_stop_the_others(folder, tmp_path):
     assert count_states(states) == {"done": 2, "failed": 1, "waiting": 0}
     (failed,) = [s for s in states if s.status == "failed"]
     assert failed.cell.method.label == "lost" and "NaN" in failed.reason
-    assert [r[:2] for r in rows(out)] == [
-        ("dsmil", "done"), ("lost", "failed"), ("abmil-probsa-diag λ=cyclical", "done"),
-    ]  # fmt: skip
-    assert rows(out)[1][2] == failed.reason
+    assert rows(out) == [
+        ("dsmil", "done", ""),
+        ("lost", "failed", failed.reason),
+        ("abmil-probsa-diag λ=cyclical", "done", ""),
+    ]
     assert not (failed.cell.folder(out) / "cell.json").exists()
 
 
@@ -277,7 +278,7 @@ def test_a_fault_of_ours_is_named_and_its_record_has_the_traceback(
     (file,) = (out / "failures").rglob("*.json")
     record = json.loads(file.read_text())
     assert f"in {fault.__name__}" in record["traceback"]
-    assert ("fault of the program" in states[0].reason) == (fault is not no_value)
+    assert (training_module.FAULT in states[0].reason) == (fault is not no_value)
     assert record["reason"] == states[0].reason
 
 
@@ -302,8 +303,9 @@ def test_a_full_disk_ends_the_grid(folder, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
     monkeypatch.setattr(training_module, "finish", full)
-    with pytest.raises(OSError, match=r"No space left"):
+    with pytest.raises(OSError) as error:
         run_grid(grid_of(folder, models=[DSMIL]), tmp_path / "out")
+    assert error.value.errno == errno.ENOSPC
     assert plan(grid_of(folder, models=[DSMIL]), tmp_path / "out").states[0].status == "waiting"
 
 
@@ -319,7 +321,7 @@ def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(training_module, "finish", damaged)
     (state,) = run_grid(grid, out)
-    assert state.status == "failed" and "1 held-out bags cannot be predicted. '002'" in state.reason
+    assert state.status == "failed" and "'002'" in state.reason
     # the next call notices it before it trains anything
     with pytest.raises(BagError, match=r"002"):
         run_grid(grid, out)
@@ -328,7 +330,7 @@ def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(OutputExists, match=r"mine is not empty, and not an experiment's folder"):
+    with pytest.raises(OutputExists):
         run_grid(grid_of(folder), tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
@@ -355,8 +357,6 @@ def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
 GRID = """\
 import sys
 from pathlib import Path
-from probsa.benchmark.grid.grid import read_grid
-from probsa.benchmark.execution.running import run_grid
 run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
@@ -484,7 +484,7 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
 
     states = run_grid(grid, out, engine="slurm", workers=2, watch=Noting())
     assert count_states(states) == {"done": 3, "failed": 0, "waiting": 0}
-    assert notes[0].startswith("2 jobs are submitted: ") and len(notes) == 1
+    assert len(notes) == 1
     assert len(list((out / "slurm").iterdir())) >= 1
     run_grid(grid_of(folder), tmp_path / "one")
     assert contents(out) == contents(tmp_path / "one")
@@ -506,8 +506,8 @@ def test_cells_may_have_members_and_another_rule(folder, tmp_path):
     before = contents(out)
     run_grid(grid, out)
     assert contents(out) == before
-    with pytest.raises(InputError, match=r"select is 'ema-nll'.*gtp couples the bags"):
+    with pytest.raises(InputError, match="ema-nll"):
         grid_of(folder, models=["gtp"], select="ema-nll")
-    with pytest.raises(InputError, match=r"seeds 0, 1 would share members.*seeds: \[0, 2\]"):
+    with pytest.raises(InputError, match=r"\[0, 2\]"):
         check_grid(grid_of(folder, models=["abmil"], members=2, seeds=2), tmp_path / "new")
     check_grid(grid_of(folder, models=["abmil"], members=2, seeds=[0, 2]), tmp_path / "new")

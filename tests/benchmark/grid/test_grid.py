@@ -10,10 +10,9 @@ from support.paths import ROOT
 from support.refusals import refused
 from support.stored import write_folder
 
-from probsa.benchmark.execution.running import run_grid
-from probsa.benchmark.grid.checks import check_grid, store_checked
+from probsa.benchmark import check_grid, read_grid, run_grid
+from probsa.benchmark.grid.checks import store_checked
 from probsa.benchmark.grid.entries import kl_weights, methods_of
-from probsa.benchmark.grid.grid import read_grid
 from probsa.errors import GraphError, InputError, TableError, UnknownName
 from probsa.evaluation.storage import read_predictions
 from probsa.models import names
@@ -131,7 +130,7 @@ def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
     assert {n: t.epochs for n, t in runs.items()} == {"dsmil": 3, "abmil": 6, "clam-sb": 5}
     assert {n: t.clip_norm for n, t in runs.items()} == {"dsmil": 1, "abmil": 1, "clam-sb": 2}
     assert {n: t.batch_size for n, t in runs.items()} == {"dsmil": 9, "abmil": 9, "clam-sb": 4}
-    assert grid.notes == ("no data is called other: exceptions for these have no effect",)
+    assert len(grid.notes) == 1  # on the data set `other`, which is none
     flags = read_grid(path, overrides={"training.epochs": "1"})
     assert {c.config.training.epochs for c in flags.cells(tmp_path)} == {1}
 
@@ -141,8 +140,10 @@ def test_flags_of_the_grid(folder, tmp_path):
     grid = read_grid(write_grid(folder), overrides={**flags, "slurm.partition": "gpu"})
     assert {(c.split, c.seed) for c in grid.cells(tmp_path)} == {(0, 0), (0, 1), (2, 0), (2, 1)}
     assert [m.name for m in grid.methods] == [
-        "abmil", "abmil-probsa-diag λ=0.5", "abmil-probsa-diag λ=linear",
-    ]  # fmt: skip
+        "abmil",
+        "abmil-probsa-diag λ=0.5",
+        "abmil-probsa-diag λ=linear",
+    ]
     assert (grid.file.keep, grid.file.slurm) == ("none", {"partition": "gpu"})
 
 
@@ -168,7 +169,7 @@ def test_folders_are_data_sets(folder, tmp_path):
     write_folder(tmp_path / "more" / "b", seed=2)
     (tmp_path / "more" / "notes").mkdir()
     path = write_grid(folder, data=None)
-    with pytest.raises(InputError, match=r"names no data: give --data DIR"):
+    with pytest.raises(InputError, match="--data"):
         read_grid(path)
 
     def result(*data):
@@ -178,19 +179,19 @@ def test_folders_are_data_sets(folder, tmp_path):
     assert result(f"x={folder}") == {"x": str(folder / "features")}
     assert list(result(str(tmp_path / "more"))) == ["a", "b"]
     assert list(result(f"x={folder}", str(tmp_path / "more"))) == ["x", "a", "b"]
-    for wrong, words in (
-        ((str(folder), f"toy={folder}"), "two data sets are called 'toy'"),
-        ((f"x={tmp_path / 'more'}",), "holds 2 data sets .*cannot all be called 'x'"),
-        (("/nowhere",), "no folder /nowhere"),
-        ((str(tmp_path / "more" / "notes"),), "not a data set: expected features/ and labels.csv"),
+    for wrong, fact in (
+        ((str(folder), f"toy={folder}"), "'toy'"),
+        ((f"x={tmp_path / 'more'}",), "'x'"),
+        (("/nowhere",), "/nowhere"),
+        ((str(tmp_path / "more" / "notes"),), "notes"),
     ):
-        refused(InputError, words, result, *wrong)
+        refused(InputError, fact, result, *wrong)
 
 
 def test_keys_of_data_without_a_folder_hold_for_every_set_that_is_given(folder, tmp_path):
     shared = {"standardize": True, "weight_scale": "median"}
     file = write_grid(folder, data=shared, models=["abmil"])
-    with pytest.raises(InputError, match=r"names no data: give --data DIR"):
+    with pytest.raises(InputError, match="--data"):
         read_grid(file)
     grid = read_grid(file, data=[f"{name}={folder}" for name in ("one", "two")])
     assert {row.data.name for row in grid.rows} == {"one", "two"}
@@ -221,9 +222,9 @@ def test_a_study_is_made_ready_once(folder, tmp_path):
     named = read_grid(write_grid(folder, data=None), data=[str(out / "data" / "cohort")])
     assert named.data[0].keys["data.labels"] == one.keys["data.labels"]
     write_folder(tmp_path / "second", seed=5)
-    with pytest.raises(InputError, match=r"was made from .*toy, not from .*second"):
+    with pytest.raises(InputError, match=r"toy.*second"):
         read_grid(write_grid(folder, data={**data, "root": str(tmp_path / "second")}), out=out)
-    with pytest.raises(UnknownName, match=r"'camelyon' .*Did you mean 'camelyon16'|camelyon16"):
+    with pytest.raises(UnknownName, match="camelyon16"):
         read_grid(write_grid(folder, data={**data, "dataset": "camelyon"}), out=out)
 
 
@@ -250,53 +251,46 @@ def test_the_features_of_a_data_set(folder, tmp_path):
 
 
 REFUSED = [
-    ({"epoch": 3}, UnknownName, "key in .*grid.yaml named 'epoch'.*'epochs'"),
-    ({"models": ["abmill"]}, UnknownName, "model in .*'abmill'.*Did you mean 'abmil'"),
-    ({"models": [{"name": "abmil", "embd": 3}]}, UnknownName, "argument of abmil.*'embed'"),
-    ({"models": []}, InputError, "names no models"),
-    ({"models": [3]}, InputError, "models in .* has 3: expected a name"),
-    ({"models": [{"name": "all", "embed": 3}]}, InputError, "'all'.* has 'embed'"),
-    ({"models": [{"name": "abmil", "embed": "x"}]}, InputError, "embed in .*grid.yaml is 'x'"),
-    ({"models": ["abmil", {"name": "abmil", "embed": 8}]}, InputError, "another label"),
-    ({"models": [{"name": "abmil", "label": "-"}]}, InputError, "'-' in .* has no letter"),
-    (
-        {"models": [{"name": "abmil", "training": 3}]},
-        InputError,
-        "training in .*models. is 3",
-    ),
-    ({"epochs": "many"}, InputError, "epochs in .*grid.yaml is 'many'; expected a whole"),
-    ({"optimizer": "adm"}, InputError, "optimizer in .*grid.yaml is 'adm'.*'adam'"),
-    ({"kl_weight": [0.1, "cycle"]}, InputError, "kl_weight in .*grid.yaml is 'cycle'"),
-    ({"kl_weight": ["nan"]}, InputError, "kl_weight in .*grid.yaml is 'nan'; expected a number"),
-    ({"kl_weight": [float("inf")]}, InputError, "kl_weight in .* is inf; expected at least 0"),
-    ({"kl_weight": [True]}, InputError, "kl_weight in .* is True; expected a number"),
-    ({"kl_weight": [-1]}, InputError, "kl_weight .*is -1; expected at least 0"),
-    ({"seeds": 0}, InputError, "seeds in .* is 0; expected at least 1"),
-    ({"seeds": [1, 1]}, InputError, r"seeds in .* is \[1, 1\]; expected different numbers"),
-    ({"seeds": [-1, 0]}, InputError, r"seeds in .*\[0\] is -1; expected at least 0"),
-    ({"seeds": []}, InputError, r"seeds in .* is \[\]; expected different numbers"),
-    ({"splits": [7]}, InputError, "splits in .* has 7, but the folds of .* are 0, 1, 2"),
-    ({"test_fold": 1}, InputError, "test_fold in .* is set by the grid: give splits"),
-    ({"keep": "some"}, InputError, "keep in .* is 'some'; expected 'best', 'all' or 'none'"),
-    ({"left_out_bags": 1}, UnknownName, "left_out_bags.* Instead: python benchmarks/localmil/run"),
-    ({"exceptions": {"epochs": 3}}, InputError, "exceptions in .*expected a list .keys and values"),
-    ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "exception.*'abmul'"),
+    ({"epoch": 3}, UnknownName, "'epoch'.*'epochs'"),
+    ({"models": ["abmill"]}, UnknownName, "'abmill'.*'abmil'"),
+    ({"models": [{"name": "abmil", "embd": 3}]}, UnknownName, "abmil.*'embd'.*'embed'"),
+    ({"models": []}, InputError, "models"),
+    ({"models": [3]}, InputError, "models .* 3"),
+    ({"models": [{"name": "all", "embed": 3}]}, InputError, "'all'.*'embed'"),
+    ({"models": [{"name": "abmil", "embed": "x"}]}, InputError, "embed .*'x'"),
+    ({"models": ["abmil", {"name": "abmil", "embed": 8}]}, InputError, "'abmil'"),
+    ({"models": [{"name": "abmil", "label": "-"}]}, InputError, "label '-'"),
+    ({"models": [{"name": "abmil", "training": 3}]}, InputError, "training .*3"),
+    ({"epochs": "many"}, InputError, "epochs .*'many'"),
+    ({"optimizer": "adm"}, InputError, "optimizer .*'adm'.*'adam'"),
+    ({"kl_weight": [0.1, "cycle"]}, InputError, "kl_weight .*'cycle'"),
+    ({"kl_weight": ["nan"]}, InputError, "kl_weight .*'nan'"),
+    ({"kl_weight": [float("inf")]}, InputError, "kl_weight .*inf"),
+    ({"kl_weight": [True]}, InputError, "kl_weight .*True"),
+    ({"kl_weight": [-1]}, InputError, "kl_weight .*-1"),
+    ({"seeds": 0}, InputError, "seeds .*0"),
+    ({"seeds": [1, 1]}, InputError, r"seeds .*\[1, 1\]"),
+    ({"seeds": [-1, 0]}, InputError, r"seeds .*\[0\] .*-1"),
+    ({"seeds": []}, InputError, r"seeds .*\[\]"),
+    ({"splits": [7]}, InputError, "splits .*7.*0, 1, 2"),
+    ({"test_fold": 1}, InputError, "test_fold .*splits"),
+    ({"keep": "some"}, InputError, "keep .*'some'"),
+    ({"left_out_bags": 1}, UnknownName, "left_out_bags"),
+    ({"exceptions": {"epochs": 3}}, InputError, "exceptions"),
+    ({"exceptions": [{"models": "abmul", "epochs": 3}]}, UnknownName, "'abmul'"),
     ({"exceptions": [{"models": "abmil", "epoch": 3}]}, UnknownName, "'epoch'.*'epochs'"),
-    ({"exceptions": [{"models": "abmil", "seeds": 0}]}, InputError, "seeds in .*exceptions. is 0"),
-    ({"data": {"a b": {}}}, InputError, "the name 'a b', which becomes a folder"),
-    ({"data": {"features": "x"}}, InputError, "gives no labels"),
-    ({"data": "x"}, InputError, "data in .* is 'x': expected"),
-    ({"data": {"..": {}}}, InputError, "the name '..', which becomes a folder"),
-    ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "the name 'a/b'"),
-    ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a' and 'CT_a', whose tables"),
-    ({"slurm": "gpu"}, InputError, "slurm in .* is 'gpu'; expected keys and values"),
-    ({"training": {True: 5}}, InputError, "line .*the key True is not text"),
-    ({"exceptions": [{1: 2}]}, InputError, "line .*the key 1 is not text"),
-    (
-        {"models": [{"name": "abmil", "training": {"feature": "x"}}]},
-        UnknownName,
-        r"named 'feature'\. Known: (?!.*features)",  # a model cannot set it
-    ),
+    ({"exceptions": [{"models": "abmil", "seeds": 0}]}, InputError, "seeds .*exceptions.*0"),
+    ({"data": {"a b": {}}}, InputError, "'a b'"),
+    ({"data": {"features": "x"}}, InputError, "labels"),
+    ({"data": "x"}, InputError, "data .*'x'"),
+    ({"data": {"..": {}}}, InputError, "'..'"),
+    ({"data": {"name": "a/b", "features": "x", "labels": "y"}}, InputError, "'a/b'"),
+    ({"data": {"ct-a": {}, "CT_a": {}}}, InputError, "'ct-a'.*'CT_a'"),
+    ({"slurm": "gpu"}, InputError, "slurm .*'gpu'"),
+    ({"training": {True: 5}}, InputError, "line .*True"),
+    ({"exceptions": [{1: 2}]}, InputError, "line .*1"),
+    # a model cannot set the data's keys, so they are not suggested
+    ({"models": [{"name": "abmil", "training": {"feature": "x"}}]}, UnknownName, "(?!.*features)"),
 ]
 
 
@@ -309,15 +303,12 @@ def test_wrong_keys_and_values_are_refused(folder, keys, error, message):
 @pytest.mark.parametrize(
     ("keys", "flags", "error", "message"),
     [
-        ({}, {"epoch": "3"}, UnknownName, "key in the flags named 'epoch'"),
-        ({}, {"training.epochs": "3", "seeds": "0"}, InputError,
-         r"seeds in .*grid.yaml \(with --epochs, --seeds\) is 0"),
-        ({"slurm": "gpu"}, {"slurm.partition": "short"}, InputError,
-         r"slurm in .*\(with --slurm.partition\) is 'gpu'"),
-        ({"data": {"features": "x", "labels": "/nothing.csv"}}, {}, InputError,
-         "there is no folder .*x, which .*grid.yaml"),
+        ({}, {"epoch": "3"}, UnknownName, "flags .*'epoch'"),
+        ({}, {"training.epochs": "3", "seeds": "0"}, InputError, "seeds .*--epochs, --seeds.* 0"),
+        ({"slurm": "gpu"}, {"slurm.partition": "short"}, InputError, "slurm .*--slurm.partition"),
+        ({"data": {"features": "x", "labels": "/nothing.csv"}}, {}, InputError, "x, .*grid.yaml"),
     ],
-)  # fmt: skip
+)
 def test_wrong_flags_are_looked_for_among_the_flags(folder, keys, flags, error, message):
     with pytest.raises(error, match=message):
         read_grid(write_grid(folder, **keys), overrides=flags)
@@ -330,9 +321,7 @@ def test_flags_win_over_what_the_file_says_of_some(folder, tmp_path):
     flags = {"seeds": "1", "training.kl_weight": "linear", "slurm.partition": "gpu"}
     grid = read_grid(path, overrides=flags)
     runs = configs(grid, tmp_path)
-    assert {(m, seed) for m, _, seed in runs} == {
-        ("dsmil", 0), ("abmil-probsa-diag λ=linear", 0),
-    }  # fmt: skip
+    assert {(m, seed) for m, _, seed in runs} == {("dsmil", 0), ("abmil-probsa-diag λ=linear", 0)}
     assert {c.training.epochs for (m, _, _), c in runs.items() if m == "dsmil"} == {7}
     assert grid.file.slurm == {"account": "a", "partition": "gpu"}
 
@@ -382,34 +371,34 @@ NO_GRAPH = {"graph": "none"}
 
 
 @pytest.mark.parametrize(
-    ("labels", "keys", "error", "message"),
+    ("labels", "keys", "error", "fact"),
     [
-        ({"split": parts(1, 3, 5)}, {}, TableError,
-         "the test part .* has only one class: 3 bags of class 1"),
-        ({"group": lambda k: "p" if k in (0, 2) else f"q{k}"}, {}, TableError, "'p' is in two"),
-        ({"labels": [0, 1, 2] * 4, "split": parts(*range(6))},
-         {"models": ["abmil", "vmil"], "splits": 2}, InputError,
-         "toy: vmil cannot learn the task multiclass"),
-        ({}, {"models": ["patchgcn", "abmil"], **NO_GRAPH}, GraphError, "needs neighbours"),
-        ({}, {"models": ["abmil", "patchgcn"], **NO_GRAPH}, InputError,
-         "patchgcn needs neighbours, which none of the first"),
+        ({"split": parts(1, 3, 5)}, {}, TableError, "3 bags of class 1"),
+        ({"group": lambda k: "p" if k in (0, 2) else f"q{k}"}, {}, TableError, "'p'"),
+        (
+            {"labels": [0, 1, 2] * 4, "split": parts(*range(6))},
+            {"models": ["abmil", "vmil"], "splits": 2},
+            InputError,
+            "toy: vmil .*multiclass",
+        ),
+        ({}, {"models": ["patchgcn", "abmil"], **NO_GRAPH}, GraphError, "neighbours"),
+        ({}, {"models": ["abmil", "patchgcn"], **NO_GRAPH}, InputError, "patchgcn .*neighbours"),
     ],
-)  # fmt: skip
-def test_a_grid_that_cannot_finish_is_refused(folder, tmp_path, labels, keys, error, message):
+)
+def test_a_grid_that_cannot_finish_is_refused(folder, tmp_path, labels, keys, error, fact):
     table(folder, **labels)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=fact):
         checked(folder, tmp_path, **keys)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_copied_bag_is_refused_or_noted(folder, tmp_path):
     (folder / "features" / "002.h5").write_bytes((folder / "features" / "000.h5").read_bytes())
-    message = "bags '000' .* and '002' .* have the same features"
-    with pytest.raises(TableError, match=f"{message}.*labels.csv, .*`leaks: note`"):
+    with pytest.raises(TableError, match=r"'000' .*'002' .*labels\.csv"):
         checked(folder, tmp_path)
     result = checked(folder, tmp_path, leaks="note")
     # reported once per split, since the parts differ
-    assert len(result.notes) == 3 and all("the same features" in n for n in result.notes)
+    assert len(result.notes) == 3 and all("'000'" in note for note in result.notes)
 
 
 def test_copies_are_looked_for_once(folder, tmp_path, monkeypatch):
@@ -453,9 +442,7 @@ def test_splits_are_made_once(folder, tmp_path):
     assert cell.config.data.split == out / "splits" / "toy" / "splits_3.csv"
     assert cell.config.data.split.is_file() and cell.config.data.test_fold is None
     assert check_grid(grid, out).new == {}
-    with pytest.raises(
-        InputError, match=r"made with .*'splits': 4.*but the grid has .*'splits': 3"
-    ):
+    with pytest.raises(InputError, match=r"'splits': 4.*'splits': 3"):
         check_grid(read_grid(write_grid(folder, splits=3)), out)
 
 
@@ -476,15 +463,24 @@ def test_classes_are_named_by_the_grid(folder):
 # recipes
 
 
+COUNTS = {
+    "rsna": (16, 5),
+    "panda": (16, 5),
+    "camelyon16": (16, 5),
+    "comparison": (16, 5),
+    "ablation": (18, 5),
+    "standins": (20, 3),
+    "standins-ablation": (9 * 5 + 9 * 3, 3),
+    "standins-kl": (5 * 3, 3),
+    "panda-isup": (8, 5),
+}
+"""The methods (times seeds) and the splits of each recipe."""
+
+
 @pytest.mark.parametrize(
     ("name", "methods", "splits"),
-    [
-        ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("comparison", 16, 5),
-        ("ablation", 18, 5), ("standins-kl", 5 * 3, 3),
-        ("standins", 20, 3), ("standins-ablation", 9 * 5 + 9 * 3, 3),
-        ("panda-isup", 8, 5),
-    ],
-)  # fmt: skip
+    [(name, *counts) for name, counts in COUNTS.items()],
+)
 def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
     """Recipes run on the toy bags, with a fixed test part unless they need folds."""
     if name == "panda-isup":
@@ -497,11 +493,8 @@ def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
 
 
 def test_all_recipes_are_tested():
-    of_runs = {"default", "paper"}  # see tests/training/test_recipes.py
-    assert {p.stem for p in RECIPES.glob("*.yaml")} - of_runs == {
-        "rsna", "panda", "camelyon16", "comparison", "ablation", "standins", "standins-ablation",
-        "standins-kl", "panda-isup",
-    }  # fmt: skip
+    run_recipes = {"default", "paper"}  # see tests/training/test_recipes.py
+    assert {p.stem for p in RECIPES.glob("*.yaml")} - run_recipes == set(COUNTS)
 
 
 def training(folder, recipe, data):
@@ -512,8 +505,8 @@ def training(folder, recipe, data):
 
 
 def test_the_recipes_are_the_papers_runs(folder):
-    """Recipes match section 6 of the paper: batch sizes, learning rate, epochs, class weights, "
-    "encoders."""
+    """Recipes match section 6 of the paper: batch sizes, learning rate, epochs, class weights,
+    encoders."""
     runs = {name: training(folder, name, name) for name in ("rsna", "panda", "camelyon16")}
     leaks = {n: read_grid(RECIPES / f"{n}.yaml", data=[f"{n}={folder}"]).file.leaks for n in runs}
     # its partition is the paper's, near-duplicates on both sides included
@@ -526,9 +519,9 @@ def test_the_recipes_are_the_papers_runs(folder):
     assert {m for m, size in sizes["panda"].items() if size != 32} == {"setmil"}
     alone = {m for m, size in sizes["camelyon16"].items() if size == 1}
     assert alone == {
-        "tabmil", "tabmil-probsa-dirac λ=cyclical", "tabmil-probsa-diag λ=cyclical",
-        "transmil", "setmil", "gtp", "iibmil", "camil", "vmil",
-    }  # fmt: skip
+        *("tabmil", "tabmil-probsa-dirac λ=cyclical", "tabmil-probsa-diag λ=cyclical"),
+        *("transmil", "setmil", "gtp", "iibmil", "camil", "vmil"),
+    }
     assert {sizes["camelyon16"][m] for m in set(sizes["camelyon16"]) - alone} == {4}
     for name, balanced, features in (
         ("rsna", True, "features_resnet50"),

@@ -3,13 +3,11 @@
 import pytest
 from support.made_experiments import write_folds
 
+from probsa.benchmark import Method, ablation_table, comparison_table, read_results
 from probsa.benchmark.figures.forest import differences
 from probsa.benchmark.figures.improvement import gains
 from probsa.benchmark.figures.ranks import family_ranks
-from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
-from probsa.benchmark.results.results import read_results
-from probsa.benchmark.tables.comparison import ablation_table, comparison_table
 
 Y = {f"b{k:02d}": k % 2 for k in range(12)}
 FOLDS = [list(Y)[0:4], list(Y)[4:8], list(Y)[8:12]]
@@ -72,8 +70,7 @@ def test_one_of_other_arguments_is_none(written):
     out = written("abmil-probsa-diag", GOOD, kl_weight="cyclical", **of)
     assert labels_of(out) == {"small": ["small", "small"]}
     result, missing, _ = gains(read_results(out).scores)
-    assert result == []
-    assert missing[0] == "small λ=1 on toy: abmil with the same arguments was not run"
+    assert result == [] and ["small λ=1" in reason for reason in missing] == [True, False]
     assert ablation_table(read_results(out)) is None  # two λ, but no plain model
 
 
@@ -124,8 +121,8 @@ def test_who_is_ranked_is_the_same_in_table_and_figure(written):
     result, missing, _ = family_ranks(results.scores)
     in_figure = {r.method for r in result if r.family == "local"}
     assert in_table == in_figure == {"abmil", "dsmil"}
-    note = "Not ranked, for lack of a value in some column: patchgcn."
-    assert missing == [note] and note in table.footnotes
+    (note,) = missing
+    assert "patchgcn" in note and note in table.footnotes
     assert {r.data_sets for r in result if r.family == "local"} == {2}
 
 

@@ -7,8 +7,8 @@ import pytest
 from support.made_experiments import write_run
 from support.made_predictions import cohort
 
+from probsa.benchmark import read_results
 from probsa.benchmark.results.instances import metrics_of
-from probsa.benchmark.results.results import read_results
 from probsa.evaluation import InstanceTable, instance_metrics
 from probsa.evaluation.storage import write_predictions
 

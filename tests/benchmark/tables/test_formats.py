@@ -6,18 +6,8 @@ import re
 
 import pytest
 
-from probsa.benchmark.tables.table import (
-    LATEX,
-    Column,
-    ResultTable,
-    TableCell,
-    shown,
-    text_cell,
-    to_csv,
-    to_latex,
-    to_markdown,
-    write_table,
-)
+from probsa.benchmark import ResultTable, TableCell, to_csv, to_latex, to_markdown
+from probsa.benchmark.tables.table import LATEX, Column, shown, text_cell, write_table
 
 COLUMNS = (
     Column(key="method", title="method"),
@@ -102,15 +92,8 @@ def test_csv_has_plain_numbers_in_columns_of_their_own():
     rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
     assert rows == [
         [
-            "method",
-            "a_auroc",
-            "a_auroc_sd",
-            "a_auroc_winner",
-            "a_delta",
-            "a_delta_low",
-            "a_delta_high",
-            "p",
-            "n",
+            *("method", "a_auroc", "a_auroc_sd", "a_auroc_winner"),
+            *("a_delta", "a_delta_low", "a_delta_high", "p", "n"),
         ],
         ["abmil λ=0.1", "90.189", "0.482", "1", "1.23", "-0.4", "3.01", "0.0004", "82"],
         ["50%_a|b", "50.0", "", "0", "-0.01", "", "", "", "7"],
@@ -159,7 +142,7 @@ def test_words_keep_hyphens_and_numbers_get_a_minus():
 
 
 def test_a_row_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="row 0 of table t has 2 entries for 1 columns"):
+    with pytest.raises(ValueError, match="row 0"):
         ResultTable(
             name="t",
             title="t",

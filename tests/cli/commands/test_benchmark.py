@@ -7,7 +7,7 @@ import yaml
 from PIL import Image
 from support.stored import write_folder
 
-from probsa.benchmark.reports import ReportFiles
+from probsa.benchmark import ReportFiles
 from probsa.cli.entry import main
 from probsa.core import TextTable
 
