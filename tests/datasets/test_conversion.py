@@ -13,8 +13,8 @@ from support.refusals import refused
 
 from probsa.core import Bag, GraphOptions
 from probsa.core.store import read_bag, write_bag
-from probsa.datasets import open_bags, read_table
-from probsa.datasets.conversion import Conversion, ConversionOptions, convert
+from probsa.datasets import ConversionOptions, convert, open_bags, read_table
+from probsa.datasets.conversion import Conversion
 from probsa.errors import BagError, InputError, OutputExists, ProbSAError
 
 

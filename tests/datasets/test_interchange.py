@@ -13,7 +13,7 @@ from support.foreign import TOOLS, edges_by_cell, expected_edges, row_order, sli
 from support.refusals import refused
 
 from probsa.core import GraphOptions
-from probsa.datasets import open_bags
+from probsa.datasets import NoCoordinates, open_bags
 from probsa.datasets.formats.slideflow import corners
 from probsa.errors import BagError, EmptyBag, GraphError, InputError
 from probsa.training.config import DataConfig, RunConfig
@@ -53,7 +53,8 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(["bag,label,fold", *lines]) + "\n")
     data = DataConfig(features=root, labels=tmp_path / "labels.csv", test_fold=0)
     prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
-    assert prepared.bags.notes == dict.fromkeys(("a_none", "s8"), "left out: it has no instances")
+    assert prepared.bags.notes.keys() == {"a_none", "s8"}
+    assert {note.kind for (note,) in prepared.bags.notes.values()} == {"left_out"}
     split = prepared.split
     assert {*split.train, *split.val, *split.test} == {s.name for s in slides}
     assert prepared.table.bags == tuple(s.name for s in slides)
@@ -124,7 +125,7 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path):
     (root / "s1.index.npz").unlink()
     bags = open_bags(root)
     assert bags.bag("s1").coords is None
-    assert bags.notes == {"s1": "no coordinates, so none of its instances has a neighbour"}
+    assert bags.notes == {"s1": (NoCoordinates(),)}
 
 
 @pytest.mark.parametrize("side", [604, 605])

@@ -20,10 +20,21 @@ from probsa.core.store import write_bag
 from probsa.datasets import (
     BagList,
     BagSet,
+    EstimatedStride,
+    IsolatedPatches,
+    LeftOut,
+    MissingSlices,
+    MissingSlides,
+    NoCoordinates,
+    SlicesAtOnePosition,
+    SlicesNotInOrder,
+    StoredText,
     check_labels_match,
     most_frequent,
     open_bags,
+    read_notes,
     read_table,
+    write_notes,
 )
 from probsa.datasets.studies.table import draft
 from probsa.errors import BagError, GraphError, InputError, TableError
@@ -52,6 +63,10 @@ def slides(folder: Path, names: str = "abc", **options: object) -> Path:
         arguments = {"features": features(i), "coords": corners(step=1024), "kind": "slide"}
         write_bag(folder / f"{name}.h5", **(arguments | {"attributes": TRIDENT} | options))
     return folder
+
+
+def missing(*gaps: tuple[float, float], more: int = 0, step: float = 1.0) -> MissingSlices:
+    return MissingSlices(gaps=gaps, more_gaps=more, step=step)
 
 
 def scan(folder: Path, positions: list[float]) -> BagSet:
@@ -121,7 +136,7 @@ def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path):
     patches.unlink()
     bags = open_bags(path)
     assert bags.bag("s1").stride == 1024
-    assert bags.notes == {"s1": "stride estimated as 1024"}
+    assert bags.notes == {"s1": (EstimatedStride(stride=1024.0),)}
 
 
 def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("resnet50",)) -> Path:
@@ -246,33 +261,68 @@ def test_a_graph_that_needs_coordinates(tmp_path):
         ([1, 2, 3, 4], None),
         ([4, 3, 2, 1], None),
         ([7], None),
-        ([9, 10, 11, 15, 16], "slices 12-14 missing"),
-        ([16, 15, 11, 10, 9], "slices 12-14 missing"),
-        ([1, 2, 4, 5, 6, 8], "slices 3, 7 missing"),
-        ([0.0, 2.5, 5.0, 10.0, 12.5], "slices between 5 and 10 missing"),
-        ([1, 2, 2, 3], "2 slices at position 2, which follow one another in row order"),
-        ([3, 2, 2, 1], "2 slices at position 2, which follow one another in row order"),
-        (
-            [0, 0, 0, 1, 1],
-            "3 slices at position 0 and several at 1 more, which follow one another in row order",
-        ),
+        ([9, 10, 11, 15, 16], missing((11, 15))),
+        ([16, 15, 11, 10, 9], missing((11, 15))),
+        ([1, 2, 4, 5, 6, 8], missing((2, 4), (6, 8))),
+        ([0.0, 2.5, 5.0, 10.0, 12.5], missing((5, 10), step=2.5)),
+        ([1, 2, 2, 3], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
+        ([3, 2, 2, 1], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
+        ([0, 0, 0, 1, 1], SlicesAtOnePosition(position=0, slices=3, other_positions=1)),
         (
             [*range(0, 24, 3), 100, 101, *range(200, 212)],
-            "slices 1-2, 4-5, 7-8, 10-11, 13-14 and 4 more gaps missing",
+            missing((0, 3), (3, 6), (6, 9), (9, 12), (12, 15), more=4),
         ),
     ],
 )
 def test_missing_slices_are_noted(tmp_path, positions, note):
     bags = scan(tmp_path, positions)
     assert torch.equal(bags.bag("scan").edges, graphs.chain(len(positions)))
-    assert bags.notes == ({} if note is None else {"scan": note})
+    assert bags.notes == ({} if note is None else {"scan": (note,)})
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        (missing((11, 15)), "12-14"),
+        (missing((2, 4), (6, 8)), "3, 7"),
+        (missing((5, 10), step=2.5), "between 5 and 10"),
+        (missing((1, 4), more=3), "2-3 and 3 more gaps"),
+    ],
+)
+def test_missing_slices_are_named_by_number_or_position(note, text):
+    assert f" {text} " in note.text
 
 
 def test_slices_out_of_order_are_noted_and_their_neighbours_are_next_in_position(tmp_path):
     bags = scan(tmp_path, [1, 10, 11, 2, 3])
     assert bags.bag("scan").edges.T.tolist() == [[0, 3], [1, 2], [1, 4], [3, 4]]
-    assert "from row 1 on" in bags.notes["scan"] and "slices 4-9 missing" in bags.notes["scan"]
-    assert most_frequent(["its rows are not in the order of their positions"]) != ""
+    notes = bags.notes["scan"]
+    assert notes == (SlicesNotInOrder(first_row=1), missing((3, 10)))
+
+
+def test_notes_are_stored_with_their_facts_and_those_of_version_0_2_are_texts(tmp_path):
+    path = tmp_path / "notes.json"
+    slides_missing = MissingSlides(used=1, missing={"s2": "no bag"})
+    notes = {
+        "b": (SlicesNotInOrder(first_row=1), missing((3, 10))),
+        "a": (EstimatedStride(stride=8.0), IsolatedPatches(share=0.8)),
+        "p": (slides_missing,),
+        "q": (LeftOut(reason="torn"), NoCoordinates(), StoredText(stored_text="x")),
+    }
+    write_notes(path, notes)
+    assert read_notes(path, advice="") == notes
+    path.write_text('{"a": "slices 3 missing", "b": [{"kind": "new", "text": "odd"}]}')
+    texts = {bag: [note.text for note in each] for bag, each in read_notes(path, advice="").items()}
+    assert texts == {"a": ["slices 3 missing"], "b": ["odd"]}
+    path.write_text('{"a": [3]}')
+    refused(InputError, "notes.json", read_notes, path, advice="")
+
+
+def test_the_most_frequent_note_is_of_a_kind():
+    two = (EstimatedStride(stride=8.0), missing((2, 4)))
+    torn = (LeftOut(reason="torn"),)
+    assert most_frequent([two, (missing((0, 3)),), torn]) == MissingSlices.title
+    assert most_frequent([torn]) == torn[0].text and most_frequent([]) == ""
 
 
 def test_a_slide_of_scattered_patches_is_noted(tmp_path):
@@ -280,7 +330,7 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path):
     coords = np.stack([columns, np.zeros_like(columns)], axis=1)
     bags = open_bags(slides(tmp_path, "a", coords=coords, features=features(0, n=10)))
     assert torch.equal(bags.bag("a").edges, torch.tensor([[0], [1]]))
-    assert bags.notes == {"a": "80% of the patches have no neighbour"}
+    assert bags.notes == {"a": (IsolatedPatches(share=pytest.approx(0.8)),)}
 
 
 def test_real_scans_and_tiles(shared_data):
@@ -295,10 +345,7 @@ def test_real_scans_and_tiles(shared_data):
         assert int(bag.instance_labels.max()) == y
         gaps = bool((bag.coords.diff(dim=0) != 1).any())
         assert (name in bags.notes) == gaps, name
-    assert bags.notes["050"] == "slices 22 missing"
-    notes = ["stride estimated as 8; slices 3 missing", "slices 1-2 missing", "left out: torn"]
-    assert most_frequent(notes) == "slices missing"
-    assert (most_frequent(notes[2:]), most_frequent([])) == ("left out: torn", "")
+    assert bags.notes["050"] == (missing((21, 23)),)
     folder = shared_data / "bags" / "colon_tiles"
     bags, t = open_bags(folder), read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)

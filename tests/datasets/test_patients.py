@@ -14,6 +14,7 @@ from probsa.datasets import (
     FeatureMetadata,
     LabelTable,
     Metadata,
+    MissingSlides,
     PatientBags,
     Split,
     find_leaks,
@@ -84,8 +85,8 @@ def test_training_refuses_missing_slides_and_prediction_uses_the_others():
     bags = PatientBags(slide_set("s2", "t1"), TABLE, missing="leave_out")
     assert (bags.names, bags.without_slides) == (("p",), ("q",))
     assert bags.slide_counts("p") == (2, 3) and bags.bag("p").slides == ("s1", "s3")
-    assert bags.notes["p"] == "2 of 3 slides used; missing: s2 (no bag)"
-    assert bags.notes["q"] == "left out: 0 of 1 slide used; missing: t1 (no bag)"
+    assert bags.notes["p"] == (MissingSlides(used=2, missing={"s2": "no bag"}),)
+    assert bags.notes["q"] == (MissingSlides(used=0, missing={"t1": "no bag"}),)
     with pytest.raises(BagError, match=r"none of the 2 patients of the table has a slide"):
         PatientBags(slide_set("s1", "s2", "s3", "t1"), TABLE, missing="leave_out")
     with pytest.raises(TableError, match=r"add a column 'group'"):
@@ -94,7 +95,7 @@ def test_training_refuses_missing_slides_and_prediction_uses_the_others():
     others = [slide(name, 2, seed=k) for k, name in enumerate(("s1", "s3", "t1"))]
     bags = PatientBags(BagList([empty, *others]), TABLE)
     assert bags.slides_of("p") == ("s1", "s3")
-    assert bags.notes["p"] == "2 of 3 slides used; missing: s2 (no instances)"
+    assert bags.notes["p"] == (MissingSlides(used=2, missing={"s2": "no instances"}),)
 
 
 def test_the_features_of_every_slide_are_described(monkeypatch):
@@ -115,10 +116,8 @@ def test_copies_are_found_slide_by_slide():
     t = replace(patient_table(TABLE), folds=None, splits=("train", "test"))
     parts = Split(train=("p",), val=(), test=("q",), origin="by hand")
     (leak,) = find_leaks(PatientBags(slides, TABLE), t, parts)
-    assert (leak.kind, leak.parts) == ("copy", ("train", "test"))
-    assert leak.what == (
-        "bags 's3' (train) and 't1' (test) have the same features but different labels"
-    )
+    assert (leak.kind, leak.bags, leak.parts) == ("copy", ("s3", "t1"), ("train", "test"))
+    assert leak.labels_differ
 
 
 def test_quintiles_are_those_of_patients(tmp_path):

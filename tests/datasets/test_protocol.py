@@ -10,17 +10,19 @@ from support.refusals import refused
 
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import open_bags
-from probsa.datasets.labels import SPLIT_PARTS, LabelTable, drop_bags
-from probsa.datasets.splits import (
+from probsa.datasets import (
+    SPLIT_PARTS,
+    LabelTable,
     Split,
-    check_classes,
+    drop_bags,
     fold_splits,
+    open_bags,
     protocol_splits,
     read_clam_split,
     read_splits,
     write_splits,
 )
+from probsa.datasets.splits import check_classes
 from probsa.errors import InputError, TableError
 from probsa.training.batching import BagReader, Loader, Shard
 from probsa.training.config import DataConfig, RunConfig

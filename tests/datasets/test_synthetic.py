@@ -15,16 +15,16 @@ from sklearn.metrics import roc_auc_score
 from support.refusals import refused
 
 from probsa.core import graphs
-from probsa.datasets import fold_splits, open_bags, read_table, synthetic
-from probsa.datasets.synthetic import (
+from probsa.datasets import (
     LESION_DIGIT,
     LOOKALIKE_DIGITS,
-    STRIDE,
-    SyntheticSlide,
-    digit_slides,
+    fold_splits,
+    open_bags,
+    read_table,
+    synthetic,
     write_digit_slides,
-    write_simulated,
 )
+from probsa.datasets.synthetic import STRIDE, SyntheticSlide, digit_slides, write_simulated
 from probsa.errors import InputError
 
 DIGIT = load_digits().target

@@ -16,9 +16,7 @@ from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.work import WorkFolder
 from probsa.core import TextTable
-from probsa.datasets import open_bags
-from probsa.datasets.feature_metadata import FeatureMetadata
-from probsa.datasets.metadata import Metadata
+from probsa.datasets import EstimatedStride, FeatureMetadata, Metadata, NoCoordinates, open_bags
 from probsa.errors import InputError, TableError
 from probsa.patches import PatchSettings
 from probsa.training.config import DataConfig, RunConfig
@@ -294,9 +292,12 @@ def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
     errors = capsys.readouterr().err
     assert "'glass'" in errors and "'text'" in errors
     notes = json.loads(RunFolder(tmp_path / "run").notes_file.read_text())
-    assert sorted(notes) == ["glass", "text"]
+    assert {bag: note["kind"] for bag, (note,) in notes.items()} == {
+        "glass": "left_out",
+        "text": "left_out",
+    }
     records = {r.name: r for p in WorkFolder(work).sets().values() for r in p.records()}
-    assert records["text"].reason and records["text"].reason in notes["text"]
+    assert records["text"].reason and records["text"].reason in notes["text"][0]["reason"]
     split = json.loads(RunFolder(tmp_path / "run").split_file.read_text())
     assert sorted([*split["train"], *split["val"], *split["test"]]) == ALL[:SLIDES]
 
@@ -310,13 +311,14 @@ def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_
     prepared = prepare(config(work, write_labels(tmp_path / "labels.csv", ALL)))
     folder = RunFolder(tmp_path / "run")
     first = dict(prepared.bags.notes)
-    prepared.bags.notes |= {"slide2": "remarked on as it was read", "slide1": "and another"}
+    prepared.bags.notes["slide2"] = (NoCoordinates(),)
+    prepared.bags.notes["slide1"] = (EstimatedStride(stride=8.0),)
     prepared.write(folder)
     again = prepare(config(work, tmp_path / "labels.csv"))  # every epoch is done, so no bag is read
     again.write(folder)
     notes = json.loads(folder.notes_file.read_text())
     assert list(notes) == sorted([*first, "slide1", "slide2"])
-    assert notes["slide2"] == "remarked on as it was read"
+    assert notes["slide2"][0]["kind"] == "no_coordinates"
 
 
 def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
@@ -333,7 +335,8 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
     record.write_text(json.dumps(held | {"status": "failed", "reason": "out of memory"}))
     prepared = prepare(config(work, labels))
     assert prepared.left_out == ("slide3",)
-    assert "out of memory" in prepared.bags.notes["slide3"]
+    (note,) = prepared.bags.notes["slide3"]
+    assert note.kind == "left_out" and "out of memory" in note.text
     assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
 
 

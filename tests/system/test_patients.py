@@ -1,6 +1,5 @@
 """Patients with several slides: one bag each, from training to maps, and slides put together."""
 
-import json
 from dataclasses import replace
 
 import h5py
@@ -9,7 +8,13 @@ import pytest
 from support.refusals import refused
 
 from probsa.cli.entry import main
-from probsa.datasets import PatientBags, patient_table, read_table
+from probsa.datasets import (
+    MissingSlides,
+    PatientBags,
+    patient_table,
+    read_notes,
+    read_table,
+)
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.tasks import TargetOptions
@@ -140,7 +145,8 @@ def test_a_missing_slide_is_told_in_prediction_and_refused_in_training(trained, 
     kept = replace(lacking.data, targets=TargetOptions(unit="patient", missing="leave_out"))
     short = replace(config.training, epochs=1)
     run = train(replace(config, data=kept, training=short), tmp_path / "run")
-    assert "p07" in json.loads(run.notes_file.read_text())
+    notes = read_notes(run.notes_file, advice="")
+    assert notes["p07"] == (MissingSlides(used=3, missing={"p07-1": "no bag"}),)
 
 
 def test_a_run_of_patients_needs_to_know_whose_the_slides_are(trained, folder, tmp_path):

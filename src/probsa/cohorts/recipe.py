@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import as_record, read_stamp
+from ..core import EncoderName, as_record, read_stamp
 from ..errors import BagError, InputError, WeightsError
 from ..features import Precision
 from ..patches import PatchSettings
@@ -53,7 +53,7 @@ class FeatureRecipe:
         is_ct = stored.get("kind") == "ct"
         values = {
             "kind": "ct" if is_ct else "slide",
-            "encoder": str(made.get("encoder", "")).partition("@")[0],
+            "encoder": EncoderName.parse(str(made.get("encoder", ""))).name,
             "identity": made.get("encoder"),
             "precision": made.get("precision"),
             "dtype": made.get("dtype"),

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,6 +30,17 @@ from ..core import (
     slice_order,
 )
 from ..errors import BagError, EmptyBag, InputError, hint
+from .bag_notes import (
+    BagNote,
+    BagNotes,
+    EstimatedStride,
+    IsolatedPatches,
+    LeftOut,
+    MissingSlices,
+    NoCoordinates,
+    SlicesAtOnePosition,
+    SlicesNotInOrder,
+)
 from .choices import MOST_CACHE_GB
 from .labels import LabelTable
 from .metadata import Metadata
@@ -73,9 +84,9 @@ class BagSet(ABC):
         self.names = tuple(sorted(paths))
         self.model_width: int | None = None
         """Width of the features that a model was trained on; None: that of the first usable bag."""
-        self.notes: dict[str, str] = {}
-        """Remarks on bags that this process has read: missing slices, an estimated stride,
-        isolated patches."""
+        self.notes: BagNotes = {}
+        """Notes on bags that this process has read: missing slices, an estimated stride, isolated
+        patches."""
         self.covariates: Mapping[str, Tensor] = {}
         """Encoded clinical covariates of the bags that have some, which `bag` adds."""
         self.overlay: Mapping[str, Path] = {}
@@ -140,8 +151,13 @@ class BagSet(ABC):
                 is_empty = isinstance(error, EmptyBag)
             if is_empty:
                 empty_bags.append(name)
-        self.notes |= dict.fromkeys(empty_bags, "left out: it has no instances")
+        self.leave_out(dict.fromkeys(empty_bags, "it has no instances"))
         return tuple(empty_bags)
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Note that bags are not used, with the reason of each."""
+        for name, reason in reasons.items():
+            self.notes[name] = (LeftOut(reason=reason),)
 
     def bag(self, name: str) -> Bag:
         """Return a bag with its graph but no label; its tensors are shared and must not be changed.
@@ -277,73 +293,51 @@ class BagSet(ABC):
         return name
 
     def _note(self, stored: StoredBag, graph: Graph) -> None:
-        notes = []
+        """Note what is remarkable about a bag and its graph."""
+        notes: list[BagNote] = []
         if stored.coords is None and self.graph.kind == "auto":
-            notes.append("no coordinates, so none of its instances has a neighbour")
+            notes.append(NoCoordinates())
         if stored.inferred_kind == "ct" and stored.coords is not None:
-            notes += _describe_gaps(stored.coords[:, 0])
+            notes += _slice_notes(stored.coords[:, 0])
         if graph.stride is not None and stored.stride is None and self.graph.stride is None:
-            notes.append(f"stride estimated as {graph.stride:g}")
+            notes.append(EstimatedStride(stride=graph.stride))
         instances = len(stored.features)
         if instances >= graphs.SUSPICIOUS and resolve_kind(self.graph.kind, stored) == "grid":
             isolated = 1 - len(graph.edges.unique()) / instances
             if isolated > 0.5:
-                notes.append(f"{isolated:.0%} of the patches have no neighbour")
+                notes.append(IsolatedPatches(share=isolated))
         if notes:
-            self.notes[stored.name] = "; ".join(notes)
+            self.notes[stored.name] = tuple(notes)
 
 
-def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
-    """Describe irregular slice positions of a scan, in sentences."""
+def _slice_notes(coords: Shaped[np.ndarray, " n"]) -> list[BagNote]:
+    """Return what is irregular about the positions of the slices of a scan."""
     if len(coords) < 2:
         return []
-    notes = []
+    notes: list[BagNote] = []
     order = slice_order(coords)
     displaced_rows = np.flatnonzero(order != np.arange(len(order)))
     if len(displaced_rows):
-        notes.append(
-            f"its rows are not in the order of their positions (from row {displaced_rows[0]} on); "
-            "neighbours are the slices next in position"
-        )
+        notes.append(SlicesNotInOrder(first_row=int(displaced_rows[0])))
     positions, slices_at = np.unique(coords, return_counts=True)
     shared = np.flatnonzero(slices_at > 1)
     if len(shared):
-        first = f"{slices_at[shared[0]]} slices at position {positions[shared[0]]:g}"
-        more = f" and several at {len(shared) - 1} more" if len(shared) > 1 else ""
-        notes.append(f"{first}{more}, which follow one another in row order")
-    step = np.diff(positions)
-    median_step = float(np.median(step)) if len(step) else 0.0
-    large_steps = np.flatnonzero(step > 1.5 * median_step)
-    missing = []
-    for low, high in positions[np.stack([large_steps, large_steps + 1], 1)][:SHOWN]:
-        if median_step == 1 and high - low >= 2:
-            missing.append(f"{low + 1:g}" if high - low < 3 else f"{low + 1:g}-{high - 1:g}")
-        else:
-            missing.append(f"between {low:g} and {high:g}")
-    if missing:
-        more = f" and {len(large_steps) - SHOWN} more gaps" if len(large_steps) > SHOWN else ""
-        notes.append(f"slices {', '.join(missing)}{more} missing")
+        first = shared[0]
+        note = SlicesAtOnePosition(
+            position=float(positions[first]),
+            slices=int(slices_at[first]),
+            other_positions=len(shared) - 1,
+        )
+        notes.append(note)
+    steps = np.diff(positions)
+    median_step = float(np.median(steps)) if len(steps) else 0.0
+    # spacings vary a little, but a missing slice doubles one
+    large_steps = np.flatnonzero(steps > 1.5 * median_step)
+    if len(large_steps):
+        gaps = [(float(positions[k]), float(positions[k + 1])) for k in large_steps[:SHOWN]]
+        more_gaps = len(large_steps) - len(gaps)
+        notes.append(MissingSlices(gaps=tuple(gaps), more_gaps=more_gaps, step=median_step))
     return notes
-
-
-REMARKS = {
-    "slices ": "slices missing",
-    "order of their positions": "slices not in order",
-    " at position ": "several slices at one position",
-    "no coordinates": "no coordinates",
-    "stride estimated": "distance between neighbours estimated",
-    "no neighbour": "patches without a neighbour",
-    "; missing: ": "slides of the patient missing",
-}
-"""What the notes on bags are about, by words that they contain."""
-
-
-def most_frequent(notes: Iterable[str]) -> str:
-    """Return in words what most notes on bags are about; a note itself if it is of no kind."""
-    about = Counter(
-        kind for n in notes for kind in [v for k, v in REMARKS.items() if k in n] or [n]
-    )
-    return "".join(kind for kind, _ in about.most_common(1))
 
 
 IN_MEMORY = Path("in-memory")

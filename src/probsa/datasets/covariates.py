@@ -108,13 +108,17 @@ class CovariateTable:
                 "values), or set missing_rows to as_missing"
             )
         rows = [self._row(name) for name in names]
-        missing = {c: np.nan if c in self.options.numeric else "" for c in self.cells}
+        # one more row, the last (−1), for bags and patients that have none
+        lines = (*self.lines, 0)
+        cells: dict[str, np.ndarray] = {}
+        for column, values in self.cells.items():
+            missing = np.nan if column in self.options.numeric else ""
+            cells[column] = np.append(values, missing)[rows]
         return replace(
             self,
             names=tuple(names),
-            # one more row, the last, for those that have none
-            lines=tuple((*self.lines, 0)[r] for r in rows),
-            cells={c: np.append(values, missing[c])[rows] for c, values in self.cells.items()},
+            lines=tuple(lines[row] for row in rows),
+            cells=cells,
             rows_of={name: (row,) for row, name in enumerate(names)},
         )
 
@@ -122,17 +126,23 @@ class CovariateTable:
         """Return the row of a bag or patient, −1 if it has none; all its lines must agree."""
         first, *others = self.rows_of.get(name, (-1,))
         for other, (column, values) in product(others, self.cells.items()):
-            one, two = (
-                value if isinstance(value, str) else "" if np.isnan(value) else f"{value:.12g}"
-                for value in (values[first], values[other])
-            )
-            if one != two:
+            first_text = _cell_text(values[first])
+            other_text = _cell_text(values[other])
+            if first_text != other_text:
                 raise TableError(
                     f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
-                    f"{self.lines[first]} has {one or 'no value'}, line {self.lines[other]} has "
-                    f"{two or 'no value'}. Give a patient the same covariates in each line"
+                    f"{self.lines[first]} has {first_text or 'no value'}, line "
+                    f"{self.lines[other]} has {other_text or 'no value'}. Give a patient the same "
+                    "covariates in each line"
                 )
         return first
+
+
+def _cell_text(value: str | float) -> str:
+    """Return a covariate as text, empty if it is missing; equal numbers have the same text."""
+    if isinstance(value, str):
+        return value
+    return "" if np.isnan(value) else f"{value:.12g}"
 
 
 def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTable:
@@ -149,31 +159,38 @@ def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTab
     table = TextTable.read(path, expected="bag,… or group,… with the covariates").select(
         *options.columns, optional=("bag", "group"), synonyms=SYNONYMS
     )
-    missing_in = (*options.columns, *(("group",) if "bag" in table.columns else ()))
-    table = table.blank_missing(missing_in)
-    keys = [key for key in ("bag", "group") if key in table.columns]
-    if not keys:
+    if "bag" in table.columns:
+        key, noun = "bag", "bag"
+        table = table.blank_missing((*options.columns, "group"))
+    elif "group" in table.columns:
+        key, noun = "group", "patient"
+        table = table.blank_missing(options.columns)
+    else:
         raise TableError(
             f"{path} has neither a column 'bag' nor 'group' (or patient, case_id), so its rows "
             "belong to no bag"
         )
-    what = "bag" if keys[0] == "bag" else "patient"
     advice = (
         ", or an empty cell if it is missing. If it holds categories, list it under categorical"
     )
-    rows = table.by_name(keys[0], what)
+    rows = table.by_name(key, noun)
     values: dict[str, list[float | str]] = {column: [] for column in options.columns}
     rows_of: dict[str, list[int]] = {}
     for row, (name, (line, cells)) in enumerate(rows.items()):
-        where = f"{path}, line {line}, {what} {name!r}"
+        where = f"{path}, line {line}, {noun} {name!r}"
         for column in options.columns:
-            cell: float | str = cells[column]
-            if column in options.numeric:
+            cell = cells[column]
+            if column not in options.numeric:
+                values[column].append(cell)
+            elif cell:
                 role = f"the covariate {column!r}"
-                cell = read_number(cell, role, where=where, advice=advice) if cell else np.nan
-            values[column].append(cell)
-        for known in dict.fromkeys((name, cells.get("group") or name)):
-            rows_of.setdefault(known, []).append(row)
+                values[column].append(read_number(cell, role, where=where, advice=advice))
+            else:
+                values[column].append(np.nan)
+        patient = cells.get("group") or name
+        # once where a bag has the name of its patient
+        for key_of_row in dict.fromkeys((name, patient)):
+            rows_of.setdefault(key_of_row, []).append(row)
     return CovariateTable(
         path=path,
         options=options,
@@ -209,11 +226,15 @@ class CovariateEncoder:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the d encoded columns: `age`, `age_missing`, `sex=f`, …"""
-        own = {column: [column] for column in self.numeric}
+        columns = {column: [column] for column in self.numeric}
         for column, levels in zip(self.categorical, self.levels, strict=True):
-            own[column] = [f"{column}={level}" for level in levels[1:]]
-        flags = {c: [f"{c}_missing"] if c in self.missing else [] for c in own}
-        return tuple(name for c in own for name in (*own[c], *flags[c]))
+            columns[column] = [f"{column}={level}" for level in levels[1:]]
+        names: list[str] = []
+        for column, encoded in columns.items():
+            names += encoded
+            if column in self.missing:
+                names.append(f"{column}_missing")
+        return tuple(names)
 
     def encode(self, rows: CovariateTable) -> Float[np.ndarray, "rows d"]:
         """Return the encoded rows of `CovariateTable.select`.
@@ -237,9 +258,10 @@ class CovariateEncoder:
             if column in self.missing:
                 blocks.append(np.isnan(x)[:, None])
         for column, levels in zip(self.categorical, self.levels, strict=True):
-            given = self._known(rows, column, levels)
-            shown = [*levels[1:], *([""] if column in self.missing else [])]
-            blocks += [(given == level)[:, None] for level in shown]
+            categories = self._categories(rows, column, levels)
+            blocks += [(categories == level)[:, None] for level in levels[1:]]
+            if column in self.missing:
+                blocks.append((categories == "")[:, None])
         return np.concatenate(blocks, axis=1, dtype=np.float64)
 
     def count_new_missing(self, rows: CovariateTable) -> dict[str, int]:
@@ -249,7 +271,7 @@ class CovariateEncoder:
         """
         counts = {column: int(np.isnan(rows.cells[column]).sum()) for column in self.numeric}
         for column, levels in zip(self.categorical, self.levels, strict=True):
-            counts[column] = int((self._known(rows, column, levels) == "").sum())
+            counts[column] = int((self._categories(rows, column, levels) == "").sum())
         return {c: n for c, n in counts.items() if n and c not in self.missing}
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,20 +287,21 @@ class CovariateEncoder:
         """
         return as_record(cls, stored, where=where, complete=True)
 
-    def _known(self, rows: CovariateTable, column: str, levels: Sequence[str]) -> np.ndarray:
+    def _categories(self, rows: CovariateTable, column: str, levels: Sequence[str]) -> np.ndarray:
         """Return the category of each row, empty if it is missing or unknown."""
-        given = rows.cells[column]
-        known = np.isin(given, levels)
-        unknown = np.flatnonzero(~known & (given != ""))
+        categories = rows.cells[column]
+        is_known = np.isin(categories, levels)
+        unknown = np.flatnonzero(~is_known & (categories != ""))
         if len(unknown) and self.unknown_category == "refuse":
-            row, category = unknown[0], str(given[unknown[0]])
+            row = unknown[0]
+            category = str(categories[row])
             raise InputError(
                 f"{rows.path}, line {rows.lines[row]}, {rows.names[row]!r}: the covariate "
                 f"{column!r} is {category!r}, which no training patient has. Known: "
                 f"{', '.join(levels)}.{hint(category, levels)} Correct it, or set "
                 "unknown_category to as_missing"
             )
-        return np.where(known, given, "")
+        return np.where(is_known, categories, "")
 
 
 def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> CovariateEncoder:
@@ -295,34 +318,38 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
     patients = list(dict.fromkeys(training_patients))
     if not patients:
         raise InputError("there are no training patients to fit the covariates to")
-    rows, options = table.select(patients), table.options
+    rows = table.select(patients)
+    options = table.options
 
-    def constant(column: str, shown: str) -> TableError:
+    def constant(column: str, value: str) -> TableError:
         return TableError(
-            f"{table.path}: the covariate {column!r} is {shown} for all {len(patients)} training "
+            f"{table.path}: the covariate {column!r} is {value} for all {len(patients)} training "
             "patients for whom it is known, so it says nothing: leave it out"
         )
 
-    means, deviations, missing = [], [], []
+    means: list[float] = []
+    deviations: list[float] = []
+    missing: list[str] = []
     for column in options.numeric:
         observed = rows.cells[column][~np.isnan(rows.cells[column])]
-        if not len(observed) or observed.min() == observed.max():
-            shown = f"{observed[0]:g}" if len(observed) else "missing"
-            raise constant(column, shown)
+        if not len(observed):
+            raise constant(column, "missing")
+        if observed.min() == observed.max():
+            raise constant(column, f"{observed[0]:g}")
         means.append(float(observed.mean()))
         deviations.append(float(observed.std()))
         if len(observed) < len(patients):
             missing.append(column)
-    levels = []
+    levels: list[tuple[str, ...]] = []
     for column in options.categorical:
         counts = Counter(rows.cells[column].tolist())
-        lacking = counts.pop("", 0)
-        if not counts or (len(counts) == 1 and not lacking):
+        missing_count = counts.pop("", 0)
+        if not counts or (len(counts) == 1 and not missing_count):
             raise constant(column, next(iter(counts), "missing"))
         # the most frequent, the first by name of equals; then the others by name
         reference = min(counts, key=lambda level: (-counts[level], level))
         levels.append((reference, *sorted(set(counts) - {reference})))
-        if lacking:
+        if missing_count:
             missing.append(column)
     return CovariateEncoder(
         numeric=options.numeric,

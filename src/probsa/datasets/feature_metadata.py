@@ -3,13 +3,13 @@
 Without this check, a model predicts for any features of the same width.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..core import PositiveFloat, read_record
+from ..core import EncoderName, PositiveFloat, read_record
 from ..errors import BagError
 from .bag_set import BagSet
 from .labels import LabelTable
@@ -39,17 +39,28 @@ class FeatureMetadata:
 
         Unreadable bags are skipped; reading them elsewhere raises an error.
         """
-        each: list[Metadata] = []
+        encoders: set[str] = set()
+        kinds: set[str] = set()
+        patch_sizes: set[float] = set()
+        mpps: set[float] = set()
         for name in names:
             with suppress(BagError):
-                each += bags.metadata_of(name)
-        values: dict[str, set[Any]] = {
-            "encoders": {_encoder(m) for m in each},
-            "kinds": {m.kind for m in each},
-            "patch_sizes": {m.patch_size for m in each},
-            "mpps": {m.mpp and round(m.mpp, 4) for m in each},
-        }
-        return cls(**{k: tuple(sorted(stated - {None, 0.0})) for k, stated in values.items()})
+                for metadata in bags.metadata_of(name):
+                    encoder = _stated_encoder(metadata)
+                    if encoder is not None:
+                        encoders.add(encoder)
+                    if metadata.kind is not None:
+                        kinds.add(metadata.kind)
+                    if metadata.patch_size:
+                        patch_sizes.add(metadata.patch_size)
+                    if metadata.mpp:
+                        mpps.add(round(metadata.mpp, 4))
+        return cls(
+            encoders=tuple(sorted(encoders)),
+            kinds=tuple(sorted(kinds)),
+            patch_sizes=tuple(sorted(patch_sizes)),
+            mpps=tuple(sorted(mpps - {0.0})),
+        )
 
     @classmethod
     def read(cls, path: Path) -> "FeatureMetadata | None":
@@ -72,34 +83,66 @@ class FeatureMetadata:
 
         Values that either side does not state are not compared.
         """
-        found: list[tuple[str, str]] = []
-        kind, encoder = metadata.kind, _encoder(metadata)
-        mpp, side = metadata.mpp, metadata.patch_size
-        if kind and self.kinds and kind not in self.kinds:
-            expected = " or ".join(KINDS.get(k, k) for k in self.kinds)
-            given = f"its instances are {KINDS[kind]}, expected {expected}"
-            found.append((given, f"give bags of {expected}"))
-        if encoder and self.encoders and not any(_one_encoder(encoder, e) for e in self.encoders):
-            name, _, digest = self.encoders[0].partition("@")
-            weights = " and the weights of the training" if digest else ""
-            given = f"its encoder is {encoder}, expected {' or '.join(self.encoders[:SHOWN])}"
-            found.append((given, f"extract its features with --encoder {name}{weights}"))
-        if mpp and self.mpps and all(abs(mpp / known - 1) > AGREES for known in self.mpps):
-            nearest = min(self.mpps, key=lambda known: abs(known - mpp))
-            given = f"its patches have {mpp:.4g} µm per pixel, {_expected(self.mpps)}"
-            found.append((given, f"patch it with --mpp {nearest:.4g}"))
-        if side and self.patch_sizes and side not in self.patch_sizes:
-            nearest = min(self.patch_sizes, key=lambda size: abs(size - side))
-            given = f"its patches are {side:g} pixels wide, {_expected(self.patch_sizes)}"
-            found.append((given, f"patch it with --patch-size {nearest:g}"))
-        if not found:
+        differences = [
+            self._other_kind(metadata),
+            self._other_encoder(metadata),
+            self._other_mpp(metadata),
+            self._other_patch_size(metadata),
+        ]
+        stated = [d for d in differences if d is not None]
+        if not stated:
             return None
-        advice = "; ".join(part for _, part in found)
+        problems = "; ".join(d.problem for d in stated)
+        advice = "; ".join(d.advice for d in stated)
         return (
-            "it differs from every bag that the model was trained on: "
-            f"{'; '.join(given for given, _ in found)}. "
+            f"it differs from every bag that the model was trained on: {problems}. "
             f"{advice[0].upper()}{advice[1:]}; or give --other-features to predict it as it is"
         )
+
+    def _other_kind(self, metadata: Metadata) -> "_Difference | None":
+        kind = metadata.kind
+        if not kind or not self.kinds or kind in self.kinds:
+            return None
+        expected = " or ".join(KINDS.get(k, k) for k in self.kinds)
+        problem = f"its instances are {KINDS[kind]}, expected {expected}"
+        return _Difference(problem, f"give bags of {expected}")
+
+    def _other_encoder(self, metadata: Metadata) -> "_Difference | None":
+        encoder = _stated_encoder(metadata)
+        if not encoder or not self.encoders:
+            return None
+        training_encoders = [EncoderName.parse(text) for text in self.encoders]
+        if any(EncoderName.parse(encoder).may_equal(other) for other in training_encoders):
+            return None
+        problem = f"its encoder is {encoder}, expected {' or '.join(self.encoders[:SHOWN])}"
+        first = training_encoders[0]
+        weights = " and the weights of the training" if first.digest else ""
+        return _Difference(problem, f"extract its features with --encoder {first.name}{weights}")
+
+    def _other_mpp(self, metadata: Metadata) -> "_Difference | None":
+        mpp = metadata.mpp
+        if not mpp or not self.mpps:
+            return None
+        if any(abs(mpp / training_mpp - 1) <= AGREES for training_mpp in self.mpps):
+            return None
+        nearest = min(self.mpps, key=lambda training_mpp: abs(training_mpp - mpp))
+        problem = f"its patches have {mpp:.4g} µm per pixel, {_expected(self.mpps)}"
+        return _Difference(problem, f"patch it with --mpp {nearest:.4g}")
+
+    def _other_patch_size(self, metadata: Metadata) -> "_Difference | None":
+        side = metadata.patch_size
+        if not side or not self.patch_sizes or side in self.patch_sizes:
+            return None
+        nearest = min(self.patch_sizes, key=lambda size: abs(size - side))
+        problem = f"its patches are {side:g} pixels wide, {_expected(self.patch_sizes)}"
+        return _Difference(problem, f"patch it with --patch-size {nearest:g}")
+
+
+class _Difference(NamedTuple):
+    """How a bag differs from those of the training, and what to do about it."""
+
+    problem: str
+    advice: str
 
 
 TELLING = {
@@ -118,31 +161,46 @@ def telling_metadata(bags: BagSet, table: LabelTable) -> str:
 
     Empty if there is nothing, or if one of both has fewer than `FEWEST` bags.
     """
-    stated: list[tuple[int, Metadata]] = []
+    by_class: dict[int, list[Metadata]] = {}
     for name, y in zip(table.bags, table.labels, strict=True):
-        with suppress(BagError):  # reading the bag reports it
-            stated += [] if y is None else [(y, m) for m in bags.metadata_of(name)]
+        if y is not None:
+            with suppress(BagError):  # reading the bag reports it
+                by_class.setdefault(y, []).extend(bags.metadata_of(name))
     for key, words in TELLING.items():
-        values = [(y, words.format(v) if (v := getattr(m, key)) else "") for y, m in stated]
-        for y in sorted({y for y, _ in stated}):
-            own, others = ([v for k, v in values if (k == y) is same] for same in (True, False))
-            enough = min(len(own), len(others)) >= FEWEST
-            if enough and len({*own}) == 1 and own[0] and not {"", own[0]} & {*others}:
+        # as text: resolutions that differ by less than scanners do are equal
+        texts = {y: [_text(m, key, words) for m in each] for y, each in by_class.items()}
+        for y in sorted(texts):
+            text = _telling_text(texts, y)
+            if text:
                 return (
-                    f"possible shortcut: all bags {table.stratum_names([y])} have {own[0]}, and no "
+                    f"possible shortcut: all bags {table.stratum_names([y])} have {text}, and no "
                     "other bag has: a model can learn this instead of the disease"
                 )
     return ""
 
 
-def _encoder(metadata: Metadata) -> str | None:
+def _text(metadata: Metadata, key: str, words: str) -> str:
+    """Return a value of `TELLING` in words; empty if it is not stated."""
+    value = getattr(metadata, key)
+    return words.format(value) if value else ""
+
+
+def _telling_text(texts: Mapping[int, Sequence[str]], y: int) -> str:
+    """Return what all bags of the class y have in common that no other bag has, else nothing."""
+    class_texts = texts[y]
+    other_texts = [text for other, each in texts.items() if other != y for text in each]
+    if min(len(class_texts), len(other_texts)) < FEWEST or len(set(class_texts)) > 1:
+        return ""
+    text = class_texts[0]
+    # a bag that does not state the value may have it too
+    if text in other_texts or "" in other_texts:
+        return ""
+    return text
+
+
+def _stated_encoder(metadata: Metadata) -> str | None:
+    """Return the encoder of a bag, unless it was only inferred from the folder's name."""
     return None if metadata.encoder_guessed else metadata.encoder
-
-
-def _one_encoder(a: str, b: str) -> bool:
-    """Return whether two names may be the same encoder; only probsa's have a digest of weights."""
-    (name, _, digest), (other, _, others) = a.partition("@"), b.partition("@")
-    return name == other and (digest == others or not digest or not others)
 
 
 def _expected(values: tuple[float, ...]) -> str:

@@ -106,16 +106,18 @@ class LabelTable:
 
     def y(self, names: Iterable[str]) -> Float[np.ndarray, "labelled targets"]:
         """Return the targets of the bags among these that have a label, in the table's order."""
-        wanted = set(names)
-        rows = zip(self.bags, self.values, strict=True)
-        found = [v for b, v in rows if b in wanted and v is not None]
-        return np.array(found, np.float64).reshape(len(found), len(self.target))
+        chosen = set(names)
+        targets = []
+        for bag, value in zip(self.bags, self.values, strict=True):
+            if bag in chosen and value is not None:
+                targets.append(value)
+        return np.array(targets, np.float64).reshape(len(targets), len(self.target))
 
     def strata(self, names: Iterable[str]) -> list[int]:
         """Return the strata of the bags among these that have a label, in the table's order."""
-        wanted = set(names)
+        chosen = set(names)
         rows = zip(self.bags, self.labels, strict=True)
-        return [y for b, y in rows if b in wanted and y is not None]
+        return [y for bag, y in rows if bag in chosen and y is not None]
 
     def stratum_names(self, strata: Iterable[int]) -> str:
         """Return strata in words that follow "bag", such as `of class tumour`."""
@@ -127,25 +129,26 @@ class LabelTable:
         It names the task and the columns; the classes with their numbers of bags, the number of
         events or the range of values; and the share of bags or cells without a label.
         """
-        y, total = self.y(self.bags), len(self.bags)
-        columns = ("column " if len(self.target) == 1 else "columns ") + ", ".join(
-            map(repr, self.target)
-        )
+        y = self.y(self.bags)
+        total = len(self.bags)
+        noun = "column" if len(self.target) == 1 else "columns"
+        columns = f"{noun} {', '.join(map(repr, self.target))}"
         content = self.of_task.labels.content(y, self.classes) if len(y) else "no label is given"
-        missing = f"{1 - len(y) / total:.0%} of them without a label"
+        labelled = "all labelled"
+        if len(y) < total:
+            labelled = f"{1 - len(y) / total:.0%} of them without a label"
         patients = ""
         if self.groups is not None and len(set(self.groups)) < total:
             patients = f" of {counted(len(set(self.groups)), 'patient')}, which no split divides"
         return (
             f"The task is {self.task}, from the {columns} of {self.where}: {content}; "
-            f"{counted(total, 'bag')}{patients}, "
-            f"{missing if len(y) < total else 'all labelled'}.{self._direction()}"
+            f"{counted(total, 'bag')}{patients}, {labelled}.{self._direction()}"
         )
 
     def _direction(self) -> str:
         """Say in a sentence which way the column of events was read; empty for other tasks."""
-        said = codes_text(self.target[-1], self.codes)
-        return f" {said[:1].upper()}{said[1:]}." if said else ""
+        text = codes_text(self.target[-1], self.codes)
+        return f" {text[:1].upper()}{text[1:]}." if text else ""
 
     @property
     def group_of(self) -> dict[str, str]:
@@ -159,8 +162,11 @@ class LabelTable:
 
     def similar_column(self, role: str) -> str:
         """Ask for the ignored column that is most like a missing one; empty if none is."""
-        column = next((c for c, meant in self.misspelt.items() if meant == role), None)
-        question = hint(role, self.ignored) if column is None else f" Did you mean {column!r}?"
+        question = hint(role, self.ignored)
+        for column, intended_role in self.misspelt.items():
+            if intended_role == role:
+                question = f" Did you mean {column!r}?"
+                break
         return f".{question} Rename it to {role!r}" if question else ""
 
     def group(self, row: int) -> str:
@@ -226,58 +232,67 @@ def read_table(
         missing=chosen.blanked,
     )
     targets = labels.read(cells)
-    assignments: dict[str, Any] = {
-        f"{name}s": tuple(
-            _assigned(
-                name,
-                chosen.as_written(name, line, cells[name]) if name == "fold" else cells[name],
-                where=f"{path}, line {line}, bag {bag!r}",
-            )
-            for bag, (line, cells) in by_bag.items()
-        )
-        for name in ("group", "fold", "split")
-        if name in chosen.columns
-    }
-    if "groups" in assignments:
-        group_of = dict(zip(by_bag, assignments["groups"], strict=True))
-        assignments["groups"] = tuple(group_keys(tuple(by_bag), group_of))
     misspelt = _misspelt_columns(table, used=chosen.columns, named=columns)
+    misspelt_notes = [
+        f"the column {column!r} of {path} is ignored: if it holds the {role} of the bags, rename "
+        f"it to {role!r}"
+        for column, role in misspelt.items()
+    ]
     return LabelTable(
         path=path,
         bags=tuple(by_bag),
         labels=labels.bag_strata(targets.values),
-        **assignments,
+        groups=_read_groups(chosen, by_bag),
+        folds=_read_folds(chosen, by_bag, path),
+        splits=_read_splits(chosen, by_bag, path),
         classes=tuple(targets.names),
         task=labels.task,
         target=columns,
         values=tuple(targets.values),
         codes=targets.codes,
-        notes=(
-            *targets.notes,
-            *chosen.missing_notes(),
-            *(
-                f"the column {column!r} of {path} is ignored: if it holds the {role} of the bags, "
-                f"rename it to {role!r}"
-                for column, role in misspelt.items()
-            ),
-        ),
+        notes=(*targets.notes, *chosen.missing_notes(), *misspelt_notes),
         misspelt=misspelt,
         ignored=tuple(c for c in table.columns if c not in chosen.names_in_file.values()),
         lines=tuple(line for line, _ in by_bag.values()),
     )
 
 
-def _assigned(role: str, text: str, *, where: str) -> str | int | None:
-    """Return the group (empty for none), the fold or the part of a bag."""
-    if role == "group":
-        return text
-    if role == "fold":
-        return int(read_number(text, "the fold", where=where, low=0.0, whole=True))
-    if text in SPLIT_PARTS or not text:
-        return text or None
-    raise TableError(
-        f"{where}: the split is {text!r}, expected train, val or test.{hint(text, SPLIT_PARTS)}"
-    )
+Rows = Mapping[str, tuple[int, Mapping[str, str]]]
+"""The line and the cells of each bag."""
+
+
+def _read_groups(table: TextTable, rows: Rows) -> tuple[str, ...] | None:
+    """Return the group of each bag; a bag without one is a group of its own."""
+    if "group" not in table.columns:
+        return None
+    group_of = {bag: cells["group"] for bag, (_, cells) in rows.items()}
+    return tuple(group_keys(tuple(rows), group_of))
+
+
+def _read_folds(table: TextTable, rows: Rows, path: Path) -> tuple[int, ...] | None:
+    """Return the fold of each bag."""
+    if "fold" not in table.columns:
+        return None
+    folds = []
+    for bag, (line, cells) in rows.items():
+        text = table.as_written("fold", line, cells["fold"])
+        where = f"{path}, line {line}, bag {bag!r}"
+        folds.append(int(read_number(text, "the fold", where=where, low=0.0, whole=True)))
+    return tuple(folds)
+
+
+def _read_splits(table: TextTable, rows: Rows, path: Path) -> tuple[str | None, ...] | None:
+    """Return the part of each bag, None if its cell is empty."""
+    if "split" not in table.columns:
+        return None
+    for bag, (line, cells) in rows.items():
+        part = cells["split"]
+        if part and part not in SPLIT_PARTS:
+            raise TableError(
+                f"{path}, line {line}, bag {bag!r}: the split is {part!r}, expected train, val or "
+                f"test.{hint(part, SPLIT_PARTS)}"
+            )
+    return tuple(cells["split"] or None for _, cells in rows.values())
 
 
 def check_bag_table(path: Path | str) -> None:
@@ -298,10 +313,13 @@ def write_table(path: Path, table: LabelTable, bags: Iterable[str]) -> None:
         "fold": table.folds,
         "split": table.splits,
     }
-    present = {k: v for k, v in columns.items() if v is not None}
-    rows = [dict(zip(present, row, strict=True)) for row in zip(*present.values(), strict=True)]
-    wanted = set(bags)
-    write_csv(path, list(present), [row for row in rows if row["bag"] in wanted])
+    present = {name: values for name, values in columns.items() if values is not None}
+    chosen = set(bags)
+    rows = []
+    for k, bag in enumerate(table.bags):
+        if bag in chosen:
+            rows.append({name: values[k] for name, values in present.items()})
+    write_csv(path, list(present), rows)
 
 
 def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
@@ -312,10 +330,10 @@ def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
 
 def select_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
     """Return the table with these rows only."""
-    columns = {
-        name: None if (column := getattr(table, name)) is None else tuple(column[r] for r in rows)
-        for name in ("bags", "labels", "groups", "folds", "splits", "values", "lines")
-    }
+    columns: dict[str, Any] = {}
+    for name in ("bags", "labels", "groups", "folds", "splits", "values", "lines"):
+        column = getattr(table, name)
+        columns[name] = None if column is None else tuple(column[row] for row in rows)
     return replace(table, **columns)
 
 
@@ -360,14 +378,16 @@ def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabel
         problems.append(
             f"{counted(len(without_label), 'bag')} ({listed(without_label)}) without a label"
         )
-    if problems:
-        suggestion = (
-            nearest(without_bag[0], names) if without_bag else nearest(without_label[0], table.bags)
-        )
-        raise TableError(
-            f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
-            "Add or remove lines, or give a folder with just the bags that are labelled"
-        )
+    if not problems:
+        return
+    if without_bag:
+        suggestion = nearest(without_bag[0], names)
+    else:
+        suggestion = nearest(without_label[0], table.bags)
+    raise TableError(
+        f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
+        "Add or remove lines, or give a folder with just the bags that are labelled"
+    )
 
 
 def check_enough_match(table: LabelTable, names: Collection[str]) -> None:
@@ -424,10 +444,14 @@ def _misspelt_columns(
     table: TextTable, *, used: Sequence[str], named: Sequence[str]
 ) -> dict[str, str]:
     """Return the ignored columns that are probably a misspelt group, fold or split, with that."""
-    assigned = {"fold", "split"}
-    absent = ({"group"} - set(used)) | (set() if assigned & set(used) else assigned)
-    roles = {name: SYNONYMS.get(name, name) for name in (*COLUMNS, *SYNONYMS)}
-    roles = {name: role for name, role in roles.items() if role in absent}
+    absent = {"group"}.difference(used)
+    if not {"fold", "split"}.intersection(used):
+        absent |= {"fold", "split"}
+    roles: dict[str, str] = {}
+    for name in (*COLUMNS, *SYNONYMS):
+        role = SYNONYMS.get(name, name)
+        if role in absent:
+            roles[name] = role
     similar = {column: roles[name] for column, name in table.misspelt(roles).items()}
     if "fold" in absent:
         # `cv_fold` and `kfolds` are not similar enough

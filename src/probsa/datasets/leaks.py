@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -128,19 +128,20 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[CopyGroup]:
         if share >= SHARE:
             connected.merge(first, second)
             shares.append((first, share))
-    place = {name: k for k, name in enumerate(names)}
-    groups = []
+    position = {name: k for k, name in enumerate(names)}
+    groups: list[CopyGroup] = []
     for members in connected.subsets():
-        group = [name for k in members for name in identical[sketches[k].digest]]
-        if len(group) > 1:
-            groups.append(
-                CopyGroup(
-                    bags=tuple(sorted(group, key=place.__getitem__)),
-                    kind="copy" if len(members) == 1 else "near-copy",
-                    share=min((share for k, share in shares if k in members), default=1.0),
-                )
-            )
-    return sorted(groups, key=lambda group: place[group.bags[0]])
+        group_names = [name for k in members for name in identical[sketches[k].digest]]
+        if len(group_names) < 2:
+            continue
+        group_shares = [share for k, share in shares if k in members]
+        group = CopyGroup(
+            bags=tuple(sorted(group_names, key=position.__getitem__)),
+            kind="copy" if len(members) == 1 else "near-copy",
+            share=min(group_shares, default=1.0),
+        )
+        groups.append(group)
+    return sorted(groups, key=lambda group: position[group.bags[0]])
 
 
 def _features(bags: BagSet, name: str) -> Float[np.ndarray, "rows features"]:
@@ -153,15 +154,21 @@ def _feature_scale(
     bags: BagSet, names: Sequence[str]
 ) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]] | None:
     """Return the mean and std of each feature, as float32, over a sample of the bags."""
-    count, total, squares = 0, np.zeros(()), np.zeros(())
+    count = 0
+    total = np.zeros(())
+    squares = np.zeros(())
     for index in np.unique(np.linspace(0, len(names) - 1, SAMPLE).astype(int)):
         with suppress(BagError):
             x = _features(bags, names[int(index)]).astype(np.float64)
-            count, total, squares = count + len(x), total + x.sum(0), squares + (x**2).sum(0)
+            count += len(x)
+            total = total + x.sum(0)
+            squares = squares + (x**2).sum(0)
     if not count:
         return None
     mean = total / count
+    # E[x²] − E[x]² may round to less than 0
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    # a feature that hardly varies would magnify the noise of its rounding
     scale = np.maximum(std, FLAT * np.abs(mean))
     scale[scale == 0] = 1
     return mean.astype(np.float32), scale.astype(np.float32)
@@ -236,14 +243,23 @@ def _shared_probes(
     bags: BagSet, scale: Float[np.ndarray, " features"], pair: tuple[_Sketch, _Sketch]
 ) -> float:
     """Return the share of one bag's probes that the other contains, the larger of the two."""
-    scaled = [_features(bags, sketch.name).astype(np.float64) / scale for sketch in pair]
-    shares = []
-    for sketch, rows, others in zip(pair, scaled, scaled[::-1], strict=True):
-        probes = rows[sketch.probes]
-        nearest = np.array([np.sqrt(((others - probe) ** 2).sum(1).min()) for probe in probes])
-        hits = int((nearest <= SAME * np.linalg.norm(probes, axis=1)).sum())
-        shares.append(hits / len(probes) if hits >= LEAST else 0.0)
-    return max(shares)
+    first, second = pair
+    first_rows = _features(bags, first.name).astype(np.float64) / scale
+    second_rows = _features(bags, second.name).astype(np.float64) / scale
+    return max(
+        _contained_share(first_rows[first.probes], second_rows),
+        _contained_share(second_rows[second.probes], first_rows),
+    )
+
+
+def _contained_share(
+    probes: Float[np.ndarray, "probes features"], rows: Float[np.ndarray, "rows features"]
+) -> float:
+    """Return the share of probes that are nearly equal to a row; 0 if fewer than `LEAST` are."""
+    # one probe at a time: all distances at once would not fit into memory
+    distances = np.array([np.sqrt(((rows - probe) ** 2).sum(1).min()) for probe in probes])
+    hits = int((distances <= SAME * np.linalg.norm(probes, axis=1)).sum())
+    return hits / len(probes) if hits >= LEAST else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,13 +272,44 @@ class Leak:
     named once for each."""
     parts: tuple[str, ...]
     """The part of each of them."""
-    what: str
-    """A description in one sentence."""
+    patient: str | None = None
+    """The patient, of a leak of this kind."""
+    share: float | None = None
+    """Of copies, see `CopyGroup`."""
+    labels_differ: bool = False
+    """Of copies, whether their labels differ."""
 
     @property
     def across(self) -> bool:
         """Whether the leak joins two parts, rather than being a duplicate within one."""
         return len(set(self.parts)) > 1
+
+    @property
+    def what(self) -> str:
+        """A description in one sentence; of more than two copies, only the first few are named."""
+        if self.kind == "bag":
+            places = [f"in {part}" for part in self.parts]
+            return f"bag {self.bags[0]!r} is {enumerated(places)}"
+        if self.kind == "patient":
+            rows = zip(self.parts, self.bags, strict=True)
+            places = [f"in {part} (bag {bag!r})" for part, bag in rows]
+            return f"patient {self.patient!r} is {enumerated(places)}"
+        if len(self.bags) == 2:
+            return self._pair_text()
+        copies = "copies" if self.kind == "copy" else "near-copies"
+        places = enumerated([part for part in SPLIT_PARTS if part in self.parts])
+        labels = ", with different labels" if self.labels_differ else ""
+        return f"{len(self.bags)} {copies} of one bag, in {places}{labels} ({listed(self.bags)})"
+
+    def _pair_text(self) -> str:
+        """Describe two copies."""
+        first, second = self.bags
+        first_part, second_part = self.parts
+        alike = "the same features"
+        if self.kind == "near-copy":
+            alike = f"{self.share:.0%} of the rows alike"
+        labels = " but different labels" if self.labels_differ else ""
+        return f"bags {first!r} ({first_part}) and {second!r} ({second_part}) have {alike}{labels}"
 
 
 def find_leaks(
@@ -280,82 +327,69 @@ def find_leaks(
     Returns:
         One leak for each patient, each bag, and each group of copies.
     """
-    named: list[tuple[str, str]] = [
-        (n, p) for p in SPLIT_PARTS for n in dict.fromkeys(getattr(split, p))
-    ]
-    leaks: list[Leak] = []
-    parts_of: dict[str, list[str]] = {}
-    for name, part in named:
-        parts_of.setdefault(name, []).append(part)
-    for name, parts in parts_of.items():
-        if len(parts) > 1:
-            leaks.append(
-                Leak(
-                    kind="bag",
-                    bags=(name,) * len(parts),
-                    parts=tuple(parts),
-                    what=f"bag {name!r} is {enumerated([f'in {part}' for part in parts])}",
-                )
-            )
-    leaks += _patients_in_several_parts(named, table)
+    places: list[Place] = []
+    for part in SPLIT_PARTS:
+        places += [Place(name, part) for name in dict.fromkeys(getattr(split, part))]
+    leaks = _bags_in_several_parts(places) + _patients_in_several_parts(places, table)
     label_of = dict(zip(table.bags, table.labels, strict=True))
-    if isinstance(bags, PatientBags):  # copies are slides, whatever else their patients have
-        slides = [(slide, n, p) for n, p in named for slide in bags.slides_of(n)]
-        label_of = {slide: label_of.get(patient) for slide, patient, _ in slides}
-        bags, named = bags.slide_bags, [(slide, p) for slide, _, p in slides]
-    part_of = dict(named)
-    for group in find_copies(bags, list(part_of)) if copies is None else copies:
-        used = tuple(name for name in group.bags if name in part_of)
-        if len(used) > 1:
-            parts = tuple(part_of[name] for name in used)
-            disagree = len({label_of.get(name) for name in used}) > 1
-            what = _copies_in_words(used, parts, group, disagree=disagree)
-            leaks.append(Leak(kind=group.kind, bags=used, parts=parts, what=what))
-    return leaks
-
-
-def _patients_in_several_parts(named: Sequence[tuple[str, str]], table: LabelTable) -> list[Leak]:
-    """Return the patients with bags in several parts; bags in several parts are no reason."""
-    patients = group_keys([name for name, _ in named], table.group_of)
-    first_bags: dict[str, dict[str, str]] = {}
-    for (name, part), patient in zip(named, patients, strict=True):
-        first_bags.setdefault(patient, {}).setdefault(part, name)
-    leaks = []
-    for patient, by_part in first_bags.items():
-        if len(set(by_part.values())) > 1:
-            places = [f"in {part} (bag {name!r})" for part, name in by_part.items()]
-            leaks.append(
-                Leak(
-                    kind="patient",
-                    bags=tuple(by_part.values()),
-                    parts=tuple(by_part),
-                    what=f"patient {patient!r} is {enumerated(places)}",
-                )
+    if not isinstance(bags, PatientBags):
+        part_of = dict(places)
+    else:  # copies are slides, whatever else their patients have
+        patient_label_of = label_of
+        part_of = {}
+        label_of = {}
+        for patient, part in places:
+            for slide in bags.slides_of(patient):
+                part_of[slide] = part
+                label_of[slide] = patient_label_of.get(patient)
+        bags = bags.slide_bags
+    if copies is None:
+        copies = find_copies(bags, list(part_of))
+    for group in copies:
+        members = tuple(name for name in group.bags if name in part_of)
+        if len(members) > 1:
+            leak = Leak(
+                kind=group.kind,
+                bags=members,
+                parts=tuple(part_of[name] for name in members),
+                share=group.share,
+                labels_differ=len({label_of.get(name) for name in members}) > 1,
             )
+            leaks.append(leak)
     return leaks
 
 
-def _copies_in_words(
-    bags: tuple[str, ...], parts: tuple[str, ...], group: CopyGroup, *, disagree: bool
-) -> str:
-    """Describe copies in one sentence.
+class Place(NamedTuple):
+    """A bag in a part of a split."""
 
-    Args:
-        bags: Some bags of the group; of more than two, only the first few are named.
-        parts: The part of each bag.
-        group: Their group.
-        disagree: Whether their labels differ.
-    """
-    if len(bags) == 2:
-        (first, second), (of_first, of_second) = bags, parts
-        alike = f"{group.share:.0%} of the rows alike"
-        what = "the same features" if group.kind == "copy" else alike
-        labels = " but different labels" if disagree else ""
-        return f"bags {first!r} ({of_first}) and {second!r} ({of_second}) have {what}{labels}"
-    copies = "copies" if group.kind == "copy" else "near-copies"
-    places = enumerated([part for part in SPLIT_PARTS if part in parts])
-    labels = ", with different labels" if disagree else ""
-    return f"{len(bags)} {copies} of one bag, in {places}{labels} ({listed(bags)})"
+    bag: str
+    part: str
+
+
+def _bags_in_several_parts(places: Sequence[Place]) -> list[Leak]:
+    parts_of: dict[str, list[str]] = {}
+    for bag, part in places:
+        parts_of.setdefault(bag, []).append(part)
+    leaks = []
+    for bag, parts in parts_of.items():
+        if len(parts) > 1:
+            leaks.append(Leak(kind="bag", bags=(bag,) * len(parts), parts=tuple(parts)))
+    return leaks
+
+
+def _patients_in_several_parts(places: Sequence[Place], table: LabelTable) -> list[Leak]:
+    """Return the patients with bags in several parts; bags in several parts are no reason."""
+    patients = group_keys([place.bag for place in places], table.group_of)
+    first_bags: dict[str, dict[str, str]] = {}
+    for place, patient in zip(places, patients, strict=True):
+        first_bags.setdefault(patient, {}).setdefault(place.part, place.bag)
+    leaks = []
+    for patient, bag_of_part in first_bags.items():
+        bags = tuple(bag_of_part.values())
+        if len(set(bags)) > 1:
+            parts = tuple(bag_of_part)
+            leaks.append(Leak(kind="patient", bags=bags, parts=parts, patient=patient))
+    return leaks
 
 
 def refuse_leaks(

@@ -43,43 +43,49 @@ class Metadata:
 
     def completed(self) -> "Metadata":
         """Fill in what follows from the rest: nominal magnifications and the patch resolution."""
-        side, patch_size, base = self.size_level0, self.patch_size, self.magnification_level0
+        side = self.size_level0
+        patch_size = self.patch_size
         if patch_size is None and side is not None:
             patch_size = float(round(side))
-        if base is None and self.mpp_level0 is not None:
-            # beyond the bins, 10 / mpp
-            named = (float(name) for limit, name in BINS if self.mpp_level0 < limit)
-            base = next(named, 10 / self.mpp_level0)
+        magnification_level0 = self.magnification_level0
+        if magnification_level0 is None and self.mpp_level0 is not None:
+            magnification_level0 = _nominal_magnification(self.mpp_level0)
+        # pixels of the patch per level-0 pixel
         ratio = patch_size / side if patch_size and side else None
-        magnification, mpp = self.magnification, self.mpp
-        if magnification is None and base is not None and ratio is not None:
-            magnification = base * ratio
+        magnification = self.magnification
+        if magnification is None and magnification_level0 is not None and ratio is not None:
+            magnification = magnification_level0 * ratio
+        mpp = self.mpp
         if mpp is None and self.mpp_level0 is not None and ratio is not None:
             mpp = self.mpp_level0 / ratio
         return replace(
             self,
             patch_size=patch_size,
-            magnification_level0=base,
+            magnification_level0=magnification_level0,
             magnification=magnification,
             mpp=mpp,
         )
+
+
+def _nominal_magnification(mpp: float) -> float:
+    """Return TRIDENT's nominal magnification of a resolution; beyond its bins, 10 / mpp."""
+    for limit, magnification in BINS:
+        if mpp < limit:
+            return float(magnification)
+    return 10 / mpp
 
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
     number = partial(numeric_attribute, attributes)
     level = int(number("patch_level") or 0)
-    width, height = number("level0_width"), number("level0_height")
-    slide_size = None if width is None or height is None else (round(width), round(height))
-    stated = attributes.get("level_dim", "None")
-    if slide_size is None and level == 0 and not (isinstance(stated, str) and stated == "None"):
-        size = np.asarray(stated).reshape(-1)
-        if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():
-            raise BagError(
-                f"the attribute level_dim is {stated!r:.60}, expected the width and the height of "
-                "the slide: cut its patches again, or remove the attribute"
-            )
-        slide_size = (int(size[0]), int(size[1]))
+    width = number("level0_width")
+    height = number("level0_height")
+    slide_size = None
+    if width is not None and height is not None:
+        slide_size = (round(width), round(height))
+    elif level == 0:
+        slide_size = _level_size(attributes)
     return Metadata(
         patch_size=number("patch_size"),
         size_level0=size_level0(attributes),
@@ -90,3 +96,17 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
         magnification_level0=number("level0_magnification"),
         slide_size=slide_size,
     )
+
+
+def _level_size(attributes: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return the width and height of a level as CLAM states them, if it does."""
+    value = attributes.get("level_dim", "None")
+    if isinstance(value, str) and value == "None":
+        return None
+    size = np.asarray(value).reshape(-1)
+    if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():
+        raise BagError(
+            f"the attribute level_dim is {value!r:.60}, expected the width and the height of the "
+            "slide: cut its patches again, or remove the attribute"
+        )
+    return int(size[0]), int(size[1])

@@ -51,27 +51,37 @@ def without_suffix(
     given = list(given)
     known = set(known)
     bag_of: dict[str, str] = {}
-    meant = {name: name for name in given if name in known}
+    name_of = {name: name for name in given if name in known}
     for name in given:
         if name in known:
             continue
         last = last_part(name)
-        ends = (suffix for suffix in FILE_SUFFIXES if last.lower().endswith(suffix))
-        # a last part that is known is taken as if it stood in the table alone
-        fits = {last} & known or {last[: -len(suffix)] for suffix in ends} & known
+        if last in known:  # it is taken as if it stood in the table alone
+            fits = {last}
+        else:
+            fits = known.intersection(_stems(last))
         if len(fits) != 1:
             continue
         bag_of[name] = fits.pop()
-        if (other := meant.setdefault(bag_of[name], name)) != name:
-            both = [other, name]
-            shown = " and ".join(
-                f"{each!r} (line {lines[each]})" if lines and each in lines else repr(each)
-                for each in both
-            )
+        other = name_of.setdefault(bag_of[name], name)
+        if other != name:
+            first, second = (_with_line(each, lines) for each in (other, name))
             raise TableError(
-                f"{where}: {shown} both name the bag {bag_of[name]!r}: remove one of them"
+                f"{where}: {first} and {second} both name the bag {bag_of[name]!r}: remove one of "
+                "them"
             )
     return bag_of
+
+
+def _stems(name: str) -> list[str]:
+    """Return a name without each suffix of files that it has: `.tiff`, `.ome.tiff`."""
+    suffixes = [suffix for suffix in FILE_SUFFIXES if name.lower().endswith(suffix)]
+    return [name[: -len(suffix)] for suffix in suffixes]
+
+
+def _with_line(name: str, lines: Mapping[str, int] | None) -> str:
+    """Return a name with the line of a table that it stands in, if that is known."""
+    return f"{name!r} (line {lines[name]})" if lines and name in lines else repr(name)
 
 
 def last_part(path: str) -> str:
@@ -88,24 +98,28 @@ def nearest(name: str, known: Sequence[str]) -> str:
     if name in known:  # the name is in the table, but without a label
         return ""
     last = last_part(name)
-    ends = [suffix for suffix in FILE_SUFFIXES if last.lower().endswith(suffix)]
-    stems = [last[: -len(suffix)] for suffix in ends]
+    stems = _stems(last)
     fits = sorted(set(stems) & set(known))
     if len(fits) > 1:
         return f" It may be {' or '.join(map(repr, fits))}: write the name of one of them."
-    name = min(stems, key=len) if stems and min(stems, key=len).isdigit() else last
-    number = name.lstrip("0")
-    equal_numbers = [k for k in known if k.isdigit() and name.isdigit() and k.lstrip("0") == number]
-    if equal_numbers:
-        return (
-            f" There is {equal_numbers[0]!r}, not {name!r}: ids are text, so leading zeros matter "
-            "(spreadsheets remove them)."
-        )
-    prefix_matches = [k for k in known if name.startswith(f"{k}.") or k.startswith(f"{name}.")]
-    return f" Did you mean {prefix_matches[0]!r}?" if prefix_matches else hint(name, known)
+    shortest_stem = min(stems, key=len, default="")
+    name = shortest_stem if shortest_stem.isdigit() else last
+    if name.isdigit():
+        for other in known:
+            if other.isdigit() and other.lstrip("0") == name.lstrip("0"):
+                return (
+                    f" There is {other!r}, not {name!r}: ids are text, so leading zeros matter "
+                    "(spreadsheets remove them)."
+                )
+    for other in known:
+        if name.startswith(f"{other}.") or other.startswith(f"{name}."):
+            return f" Did you mean {other!r}?"
+    return hint(name, known)
 
 
 def listed(names: Sequence[str], *, quote: bool = True) -> str:
     """Return the first few names for a message, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(repr(n) if quote else n for n in names[:SHOWN]) + more
+    text = ", ".join(repr(name) if quote else name for name in names[:SHOWN])
+    if len(names) > SHOWN:
+        text += f" and {len(names) - SHOWN} more"
+    return text

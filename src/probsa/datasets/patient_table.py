@@ -72,7 +72,8 @@ def rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
 
 def _target(table: LabelTable, row: int) -> str:
     """Return the target of a row as text, which is the same for equal targets only."""
-    value, label = table.values[row], table.labels[row]
+    value = table.values[row]
+    label = table.labels[row]
     if value is None or label is None:
         return "no label"
     if table.of_task.has_classes:

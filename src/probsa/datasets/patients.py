@@ -1,12 +1,14 @@
 """Stage 5: patients as bags. All slides of a patient form one bag, named after the patient."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Literal
 
 import numpy as np
 
-from ..core import Bag, StoredBag, counted, join_bags
+from ..core import Bag, BagKind, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
+from .bag_notes import MissingSlides
 from .bag_set import BagSet
 from .labels import LabelTable
 from .metadata import Metadata
@@ -38,23 +40,12 @@ class PatientBags(BagSet):
         *,
         missing: Literal["refuse", "leave_out"] = "refuse",
     ) -> None:
-        expected = {
-            patient: tuple(sorted(table.bags[r] for r in rows))
-            for patient, rows in rows_by_patient(table).items()
-        }
+        expected: dict[str, tuple[str, ...]] = {}
+        for patient, rows in rows_by_patient(table).items():
+            expected[patient] = tuple(sorted(table.bags[row] for row in rows))
         stored = set(slide_bags.names)
-        absent = [
-            f"{s!r} of {p!r}" for p, each in expected.items() for s in each if s not in stored
-        ]
-        if absent and missing == "refuse":
-            empty = [p for p, slides in expected.items() if not stored & set(slides)]
-            none_left = f" {counted(len(empty), 'patient')} would have none left "
-            none_left += f"({listed(empty, quote=False)})."
-            raise TableError(
-                f"{table.where}: {counted(len(absent), 'slide')} without a bag "
-                f"({listed(absent, quote=False)}).{none_left if empty else ''} Add the slides or "
-                "remove their lines, or set missing to leave_out to train on the others"
-            )
+        if missing == "refuse":
+            _refuse_absent(expected, stored, table)
         usable = stored - set(slide_bags.empty())
         used = {p: tuple(s for s in slides if s in usable) for p, slides in expected.items()}
         paths = {p: slide_bags.folder for p, slides in used.items() if slides}
@@ -73,18 +64,16 @@ class PatientBags(BagSet):
         self.without_slides = tuple(p for p in expected if not used[p])
         """Patients of the table that are no bags, as none of their slides can be used."""
         self.notes = slide_bags.notes
-        self._expected, self._used = expected, used
+        self._expected = expected
+        self._used = used
         for patient, slides in expected.items():
-            reasons = [
-                f"{s} ({'no instances' if s in stored else 'no bag'})"
-                for s in slides
-                if s not in used[patient]
-            ]
-            if reasons:
-                self.notes[patient] = (
-                    f"{'' if used[patient] else 'left out: '}{len(used[patient])} of "
-                    f"{counted(len(slides), 'slide')} used; missing: {listed(reasons, quote=False)}"
-                )
+            unused: dict[str, Literal["no bag", "no instances"]] = {}
+            for slide in slides:
+                if slide not in used[patient]:
+                    unused[slide] = "no instances" if slide in stored else "no bag"
+            if unused:
+                note = MissingSlides(used=len(used[patient]), missing=unused)
+                self.notes[patient] = (note,)
 
     def slides_of(self, name: str) -> tuple[str, ...]:
         """Return the slides that the bag of a patient consists of, in their order in the bag."""
@@ -100,16 +89,18 @@ class PatientBags(BagSet):
 
     def metadata(self, name: str) -> Metadata:
         """Return what all slides of a patient state alike; see `metadata_of` for each slide."""
-        each = self.metadata_of(name)
-        common = {
-            f.name: getattr(each[0], f.name)
-            for f in fields(Metadata)
-            if all(getattr(m, f.name) == getattr(each[0], f.name) for m in each)
-        }
-        remarks = tuple(dict.fromkeys(remark for m in each for remark in m.remarks))
-        return Metadata(
-            **{**common, "unreadable": sum(m.unreadable for m in each), "remarks": remarks}
-        )
+        first, *others = self.metadata_of(name)
+        common = {}
+        remarks = dict.fromkeys(first.remarks)
+        unreadable = first.unreadable
+        for f in fields(Metadata):
+            value = getattr(first, f.name)
+            if all(getattr(m, f.name) == value for m in others):
+                common[f.name] = value
+        for m in others:
+            remarks |= dict.fromkeys(m.remarks)
+            unreadable += m.unreadable
+        return Metadata(**common | {"unreadable": unreadable, "remarks": tuple(remarks)})
 
     def metadata_of(self, name: str) -> tuple[Metadata, ...]:
         return tuple(self.slide_bags.metadata(slide) for slide in self.slides_of(name))
@@ -119,29 +110,67 @@ class PatientBags(BagSet):
 
     def _read(self, name: str) -> StoredBag:
         stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
-        first, strides = stored[0], {s.stride for s in stored}
-        coords = [s.coords.astype(np.float64) for s in stored if s.coords is not None]
-        coords = [at - (at.min(0) + at.max(0)) / 2 for at in coords]  # slides share one frame
-        intensity = [s.intensity for s in stored if s.intensity is not None]
-        labelled = any(s.instance_labels is not None for s in stored)
-        labels = [
-            np.full(len(s.features), -1) if s.instance_labels is None else s.instance_labels
-            for s in stored
-            if labelled
-        ]
-
-        def joined(arrays: list[np.ndarray]) -> np.ndarray | None:
-            return np.concatenate(arrays) if len(arrays) == len(stored) else None
-
+        kinds: set[BagKind | None] = {s.kind for s in stored}
+        strides = {s.stride for s in stored}
         return StoredBag(
             name=name,
             features=np.concatenate([s.features for s in stored]),
-            coords=joined(coords),
-            instance_labels=joined(labels),
-            intensity=joined(intensity),
-            kind=first.kind if all(s.kind == first.kind for s in stored) else None,
+            coords=_joined([_centred(s.coords) for s in stored]),
+            instance_labels=_joined_labels(stored),
+            intensity=_joined([s.intensity for s in stored]),
+            kind=kinds.pop() if len(kinds) == 1 else None,
             stride=strides.pop() if len(strides) == 1 else None,
         )
 
     def _peek(self, name: str) -> tuple[int, int]:
-        return sum(self.slide_bags.size(s) for s in self._used[name]), self.slide_bags.in_dim
+        instances = sum(self.slide_bags.size(slide) for slide in self._used[name])
+        return instances, self.slide_bags.in_dim
+
+
+def _refuse_absent(
+    expected: Mapping[str, Sequence[str]], stored: set[str], table: LabelTable
+) -> None:
+    """Refuse lines of slides that have no bag; name the patients who would have none left."""
+    absent: list[str] = []
+    emptied: list[str] = []
+    for patient, slides in expected.items():
+        absent += [f"{slide!r} of {patient!r}" for slide in slides if slide not in stored]
+        if not stored.intersection(slides):
+            emptied.append(patient)
+    if not absent:
+        return
+    none_left = ""
+    if emptied:
+        patients = counted(len(emptied), "patient")
+        none_left = f" {patients} would have none left ({listed(emptied, quote=False)})."
+    raise TableError(
+        f"{table.where}: {counted(len(absent), 'slide')} without a bag "
+        f"({listed(absent, quote=False)}).{none_left} Add the slides or remove their lines, or set "
+        "missing to leave_out to train on the others"
+    )
+
+
+def _centred(coords: np.ndarray | None) -> np.ndarray | None:
+    """Return coordinates around the centre of their slide: all slides share one frame."""
+    if coords is None:
+        return None
+    places = coords.astype(np.float64)
+    return places - (places.min(0) + places.max(0)) / 2
+
+
+def _joined(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Return the rows of all slides; None unless every slide has them."""
+    present = [array for array in arrays if array is not None]
+    return np.concatenate(present) if len(present) == len(arrays) else None
+
+
+def _joined_labels(stored: Sequence[StoredBag]) -> np.ndarray | None:
+    """Return the instance labels of all slides, −1 (unknown) for slides without; None if none has
+    any."""
+    if all(s.instance_labels is None for s in stored):
+        return None
+    labels = []
+    for s in stored:
+        unknown = np.full(len(s.features), -1)
+        labels.append(unknown if s.instance_labels is None else s.instance_labels)
+    return np.concatenate(labels)

@@ -80,31 +80,36 @@ def make_split(
     """
     where = table.where
     if table.folds is not None:
-        known = sorted(set(table.folds))
-        shown = ", ".join(map(str, known))
+        folds = sorted(set(table.folds))
+        fold_list = ", ".join(map(str, folds))
         if test_fold is None:
-            raise TableError(f"{where} gives folds ({shown}): say which to test with --test-fold")
-        if test_fold not in known:
-            raise TableError(f"{where} has no fold {test_fold}: it has {shown}")
-        if len(known) < 3:
             raise TableError(
-                f"{where} has {len(known)} folds: one tests and one validates, so training "
+                f"{where} gives folds ({fold_list}): say which to test with --test-fold"
+            )
+        if test_fold not in folds:
+            raise TableError(f"{where} has no fold {test_fold}: it has {fold_list}")
+        if len(folds) < 3:
+            raise TableError(
+                f"{where} has {len(folds)} folds: one tests and one validates, so training "
                 "needs a third. Give a column 'split' instead"
             )
-        val_fold = known[(known.index(test_fold) + 1) % len(known)]
-        role = {test_fold: "test", val_fold: "val"}
-        parts = [role.get(k, "train") for k in table.folds]
+        # the first fold follows the last
+        val_fold = folds[(folds.index(test_fold) + 1) % len(folds)]
+        part_of_fold = {test_fold: "test", val_fold: "val"}
+        row_parts = [part_of_fold.get(fold, "train") for fold in table.folds]
         origin = f"fold {test_fold} of {where} tests, fold {val_fold} validates"
     elif test_fold is not None:
         raise TableError(
             f"{where} has no column 'fold', which --test-fold needs{table.similar_column('fold')}"
         )
     elif table.splits is not None:
-        parts, origin = table.splits, f"from the column 'split' of {where}"
+        row_parts = table.splits
+        origin = f"from the column 'split' of {where}"
     else:
-        parts = [None if y is None else "train" for y in table.labels]
+        row_parts = [None if y is None else "train" for y in table.labels]
         origin = f"all labelled bags of {where}"
-    parts = {b: p for b, p in zip(table.bags, parts, strict=True) if p is not None}
+    rows = zip(table.bags, row_parts, strict=True)
+    parts = {bag: part for bag, part in rows if part is not None}
     _check_parts(table, parts, origin)
     if "val" not in parts.values():
         available = sum(part == "train" for part in parts.values())
@@ -130,7 +135,8 @@ def check_training_part(table: LabelTable, split: Split) -> None:
         TableError: one of these is violated; names the class or finding and the part.
     """
     y = {part: table.y(getattr(split, part)) for part in SPLIT_PARTS}
-    if (reason := table.of_task.labels.untrained(y, table.classes)) is not None:
+    reason = table.of_task.labels.untrained(y, table.classes)
+    if reason is not None:
         columns = ", ".join(map(repr, table.target))
         raise TableError(f"{table.where} ({columns}, {split.origin}): {reason}")
 
@@ -183,8 +189,11 @@ def read_clam_split(path: Path | str, table: LabelTable) -> Split:
 
 def _split_of(parts: Mapping[str, str], origin: str) -> Split:
     """Return the split that puts each bag in its part."""
-    named = {p: tuple(b for b, at in parts.items() if at == p) for p in SPLIT_PARTS}
-    return Split(**named, origin=origin)
+
+    def bags_in(name: str) -> tuple[str, ...]:
+        return tuple(bag for bag, part in parts.items() if part == name)
+
+    return Split(train=bags_in("train"), val=bags_in("val"), test=bags_in("test"), origin=origin)
 
 
 def _division(table: LabelTable, seed: int) -> str:
@@ -237,25 +246,27 @@ def _validation(
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
     groups = np.array([table.group(row) for row in rows])
     strata = [table.labels[row] for row in rows]
-    taken = _folds_of_share(share, most=len(set(groups)))
-    y = table.of_task.labels.balanced_strata(strata, taken.denominator)
+    fraction = _folds_of_share(share, most=len(set(groups)))
+    y = table.of_task.labels.balanced_strata(strata, fraction.denominator)
     # sklearn rejects more folds than the largest class has bags.
-    taken = _folds_of_share(share, most=min(taken.denominator, int(np.bincount(y).max())))
-    if taken == 1:
+    most = min(fraction.denominator, int(np.bincount(y).max()))
+    fraction = _folds_of_share(share, most=most)
+    if fraction == 1:
         raise TableError(
             f"{table.where}: {len(rows)} bags in {len(set(groups))} groups are too few to take a "
             "validation part from: give a column 'split'"
         )
-    folds = _stratified_folds(y, groups, taken.denominator, seed=seed)
-    tolerance = TOLERANCE * share if taken.numerator == 1 else 0.0
-    train, val = max(
-        _unions(folds, taken.numerator),
-        key=lambda parts: (
-            # Both parts should have as many classes as possible, and the share that is asked for.
-            *(len(set(y[part])) for part in parts),
-            -round(max(0.0, abs(len(parts[1]) / len(rows) - share) - tolerance), 9),
-        ),
-    )
+    folds = _stratified_folds(y, groups, fraction.denominator, seed=seed)
+    tolerance = TOLERANCE * share if fraction.numerator == 1 else 0.0
+
+    def quality(division: tuple[np.ndarray, np.ndarray]) -> tuple[int, int, float]:
+        """Both parts should have as many classes as possible, and the share that is asked for."""
+        train, val = division
+        excess = abs(len(val) / len(rows) - share) - tolerance
+        # rounded, so that equal shares are equal however they were computed
+        return len(set(y[train])), len(set(y[val])), -round(max(0.0, excess), 9)
+
+    train, val = max(_unions(folds, fraction.numerator), key=quality)
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing:
         raise TableError(
@@ -318,11 +329,10 @@ def protocol_splits(table: LabelTable, *, splits: int = 5, seed: int = 0) -> lis
         )
     if splits < 2:
         raise InputError(f"splits is {splits}: give 2 or more, so that bags remain for training")
-    parts = {
-        b: "test" if p == "test" else "train"
-        for b, p in zip(table.bags, table.splits, strict=True)
-        if p is not None
-    }
+    parts: dict[str, str] = {}
+    for bag, part in zip(table.bags, table.splits, strict=True):
+        if part is not None:
+            parts[bag] = "test" if part == "test" else "train"
     where = f"the training part of {table.where}"
     _check_parts(table, parts, f"train and val together are {where}")
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
@@ -360,20 +370,17 @@ def write_splits(
     """
     folder = Path(folder)
     paths = [folder / f"splits_{k}.csv" for k in range(len(splits))]
+    entries: list[dict[str, Any]] = []
     for path, split in zip(paths, splits, strict=True):
-        columns = zip_longest(*(getattr(split, p) for p in SPLIT_PARTS), fillvalue="")
-        rows = [
-            {"": k, **dict(zip(SPLIT_PARTS, row, strict=True))} for k, row in enumerate(columns)
-        ]
+        # the columns of CLAM's files are as long as the parts
+        rows = []
+        for k, names in enumerate(zip_longest(split.train, split.val, split.test, fillvalue="")):
+            train, val, test = names
+            rows.append({"": k, "train": train, "val": val, "test": test})
         write_csv(path, ("", *SPLIT_PARTS), rows)
-    metadata = {
-        "probsa_splits": VERSION,
-        "settings": settings,
-        "splits": [
-            {"file": p.name, **{k: len(getattr(s, k)) for k in SPLIT_PARTS}, "origin": s.origin}
-            for p, s in zip(paths, splits, strict=True)
-        ],
-    }
+        counts = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
+        entries.append({"file": path.name, **counts, "origin": split.origin})
+    metadata = {"probsa_splits": VERSION, "settings": settings, "splits": entries}
     write_json(folder / SPLITS_FILE, metadata)  # written last, to mark the folder as complete
     return paths
 
@@ -428,7 +435,8 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> S
     def missing(names: Sequence[str]) -> list[int]:
         return sorted(present - set(table.strata(names)))
 
-    if untrained := missing(split.train):
+    untrained = missing(split.train)
+    if untrained:
         strata = table.strata((*split.train, *split.val, *split.test))
         count = sum(y in untrained for y in strata)
         raise TableError(
@@ -438,23 +446,27 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> S
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
-    notes = [
-        f"no bag {table.stratum_names(missing(names))} {what}, so "
-        f"{table.of_task.words.undefined} is undefined there"
-        for names, what in ((split.val, "validates"), (split.test, "tests"))
-        if names and missing(names)
-    ]
-    return replace(split, origin="; ".join([split.origin, *notes]))
+    notes = [split.origin]
+    for names, verb in ((split.val, "validates"), (split.test, "tests")):
+        if names and missing(names):
+            notes.append(
+                f"no bag {table.stratum_names(missing(names))} {verb}, so "
+                f"{table.of_task.words.undefined} is undefined there"
+            )
+    return replace(split, origin="; ".join(notes))
 
 
-def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> None:
-    """Raise if the labelled bags all have the same class, or none has an event."""
+def _check_two_classes(table: LabelTable, names: Sequence[str], part: str) -> None:
+    """Raise if the labelled bags of a part all have the same class, or none has an event."""
     if not names:
-        raise TableError(f"{what} has no bag: state which bags to test on")
-    known = table.strata(names)  # a test part may be entirely unlabelled
-    if (reason := table.of_task.labels.untestable(known, table.classes)) is not None:
-        shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        raise TableError(f"{what} {reason} ({shown}). Methods cannot be compared on it")
+        raise TableError(f"{part} has no bag: state which bags to test on")
+    strata = table.strata(names)  # a test part may be entirely unlabelled
+    reason = table.of_task.labels.untestable(strata, table.classes)
+    if reason is not None:
+        examples = ", ".join(repr(name) for name in names[:SHOWN])
+        if len(names) > SHOWN:
+            examples += ", …"
+        raise TableError(f"{part} {reason} ({examples}). Methods cannot be compared on it")
 
 
 def _validation_rows(
@@ -497,7 +509,9 @@ def _validation_rows(
 
 def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
     """Check that the split contains every bag of the table, with the same test part."""
-    part_of = {n: p for p in SPLIT_PARTS for n in getattr(split, p)}
+    part_of: dict[str, str] = {}
+    for part in SPLIT_PARTS:
+        part_of |= dict.fromkeys(getattr(split, part), part)
     parts = table.splits or [None if y is None else "" for y in table.labels]
     for bag, part in zip(table.bags, parts, strict=True):
         stored = part_of.get(bag)

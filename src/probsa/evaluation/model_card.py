@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..core import counted, read_record
+from ..core import EncoderName, counted, read_record
 from ..datasets import SPLIT_PARTS, FeatureMetadata
 from ..errors import UnknownName
 from ..features import describe
@@ -175,9 +175,8 @@ def _verdicts(facts: CardFacts) -> str:
 
 def _with_licence(encoder: str) -> str:
     """Return the name of an encoder with its licence, where the package knows it."""
-    name = encoder.partition("@")[0]
     try:
-        licence = describe(name)["licence"]
+        licence = describe(EncoderName.parse(encoder).name)["licence"]
     except UnknownName:
         return encoder
     return f"{encoder} (licence: {licence})"

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from ..core import load_plugins
+from ..core import EncoderName, load_plugins
 from ..errors import InputError, MissingExtra, UnknownName, install_advice
 from ._base import Card, Encoder, Preprocessing
 from ._names import OPEN
@@ -164,7 +164,7 @@ def build(
     elif weights is not None:
         raise InputError(f"{name} has no weights, but weights={str(weights)!r} was given")
     what = f"{encoder.revision} {encoder.preprocessing}"
-    encoder.identity = f"{name}@{digest(encoder.core, also=what)}"
+    encoder.identity = str(EncoderName(name, digest(encoder.core, also=what)))
     encoder.requires_grad_(requires_grad=False)
     return encoder.eval().to(device)
 

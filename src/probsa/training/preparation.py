@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ..cohorts import FeatureRecipe, PatchSet, Record
 from ..core import (
     Bags,
-    as_record,
     counted,
     hdf5_files,
     max_bag_gb,
@@ -30,6 +29,7 @@ from ..core import (
 )
 from ..datasets import (
     SPLIT_PARTS,
+    BagNotes,
     BagSet,
     CovariateEncoder,
     CovariateTable,
@@ -50,7 +50,9 @@ from ..datasets import (
     patient_table,
     read_clam_split,
     read_covariates,
+    read_notes,
     without_suffix,
+    write_notes,
 )
 from ..errors import CheckpointError, GraphError, InputError, OneClass, TableError
 from ..models import Model, arguments, build, check_task, look_up
@@ -463,10 +465,12 @@ class PreparedData:
                 write_json(file, content)
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
-            file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
-            stored = read_json(file, advice=advice) if file.is_file() else {}
-            earlier = as_record(dict[str, str], stored, where=str(file), advice=advice)
-            write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
+            file = folder.notes_file
+            earlier: BagNotes = {}
+            if file.is_file():
+                advice = "remove it to continue without the earlier remarks"
+                earlier = read_notes(file, advice=advice)
+            write_notes(file, earlier | self.bags.notes)
 
 
 def prepare(config: RunConfig, *, previous: Path | str | None = None) -> PreparedData:
@@ -493,7 +497,7 @@ def prepare(config: RunConfig, *, previous: Path | str | None = None) -> Prepare
     if config.data.targets.missing == "leave_out":
         check_enough_match(present, bags.names)
         without_bag = tuple(sorted(set(present.bags) - set(bags.names)))
-        bags.notes |= dict.fromkeys(without_bag, "left out: it has a line, but no bag")
+        bags.leave_out(dict.fromkeys(without_bag, "it has a line, but no bag"))
         present, left_out = drop_bags(present, without_bag), left_out + without_bag
     _match(present, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     if config.data.targets.unit == "patient":
@@ -617,8 +621,8 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
             record = Record.read(patches.record(stage, name))
             if record is not None and record.name == name and record.status != "done":
                 status = record.status.replace("_", " ")
-                reasons[name] = f"left out: it has no features ({status}: {record.reason})"
-    bags.notes |= reasons
+                reasons[name] = f"it has no features ({status}: {record.reason})"
+    bags.leave_out(reasons)
     return tuple(reasons)
 
 

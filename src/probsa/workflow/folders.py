@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..core import check_apart, optional_path, read_json, read_record, write_json
+from ..core import check_apart, optional_path, read_json, read_record
 from ..datasets import (
     BagSet,
     LabelTable,
@@ -17,6 +17,7 @@ from ..datasets import (
     open_bags,
     patient_table,
     read_table,
+    write_notes,
 )
 from ..errors import InputError
 from ..evaluation import (
@@ -137,7 +138,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         if null_maps is not None:
             write_null_scores(new, null_maps, read=bags.stored)
         if bags.notes:
-            write_json(new / NOTES, dict(sorted(bags.notes.items())))
+            write_notes(new / NOTES, bags.notes)
 
     selection = BagSelection(
         bags=bags,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..cohorts import FeatureRecipe
-from ..core import read_json
+from ..core import EncoderName, read_json
 from ..datasets import FeatureMetadata
 from ..errors import InputError
 from ..evaluation import load
@@ -72,7 +72,7 @@ def check_encoder(runs: Iterable[Path | str], encoder: str, *, any_name: bool) -
     width = describe(encoder)["width"]
     for run in runs:
         trained = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
-        names = {name.partition("@")[0] for name in trained.encoders}
+        names = {EncoderName.parse(name).name for name in trained.encoders}
         expected_width = load(run, device="cpu").model.arguments.get("in_dim")
         has_other_name = bool(names) and encoder not in names and not any_name
         has_other_width = bool(width) and expected_width not in (None, width)
@@ -89,7 +89,7 @@ def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]
 
     trained = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
     is_ct = trained.kinds == ("ct",)
-    encoder = stated.encoder or _only(name.partition("@")[0] for name in trained.encoders)
+    encoder = stated.encoder or _only(EncoderName.parse(name).name for name in trained.encoders)
     size = stated.patch_size or _only(trained.patch_sizes)
     mpp = stated.mpp or _only(trained.mpps)
     missing: list[str] = []

@@ -17,15 +17,8 @@ from support.made_studies import (
 )
 from support.refusals import refused
 
-from probsa.datasets import read_table
+from probsa.datasets import Study, StudyOptions, open_study, read_study, read_table, recognise_study
 from probsa.datasets.studies.camelyon16 import OFFICIAL, official
-from probsa.datasets.studies.opening import (
-    Study,
-    StudyOptions,
-    open_study,
-    read_study,
-    recognise_study,
-)
 from probsa.errors import BagError, InputError, TableError
 from probsa.training.config import DataConfig, RunConfig
 from probsa.training.preparation import prepare

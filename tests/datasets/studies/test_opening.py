@@ -19,9 +19,15 @@ from support.refusals import refused
 from support.stored import write_folder
 
 from probsa.cli.entry import main
-from probsa.datasets import open_bags, read_table
-from probsa.datasets.studies.fetching import fetch_release
-from probsa.datasets.studies.opening import StudyOptions, open_study, read_study, recognise_study
+from probsa.datasets import (
+    StudyOptions,
+    fetch_release,
+    open_bags,
+    open_study,
+    read_study,
+    read_table,
+    recognise_study,
+)
 from probsa.errors import BagError, InputError, MissingExtra, OutputExists, TableError
 from probsa.training.config import DataConfig, RunConfig
 from probsa.training.preparation import prepare

@@ -18,8 +18,7 @@ from support.made_studies import (
 )
 from support.refusals import refused
 
-from probsa.datasets import make_split, read_table
-from probsa.datasets.studies.opening import Study, StudyOptions, open_study, recognise_study
+from probsa.datasets import Study, StudyOptions, make_split, open_study, read_table, recognise_study
 from probsa.datasets.studies.panda import read_partition, read_train
 from probsa.errors import InputError, TableError
 

@@ -13,8 +13,7 @@ from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.core.store import write_bag
-from probsa.datasets import open_bags, read_table
-from probsa.datasets.studies.opening import StudyOptions, open_study, recognise_study
+from probsa.datasets import StudyOptions, open_bags, open_study, read_table, recognise_study
 from probsa.datasets.studies.rsna import read_answers, read_scans
 from probsa.errors import BagError, InputError, TableError
 from probsa.slides import list_scans, open_scan

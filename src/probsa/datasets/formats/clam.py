@@ -58,10 +58,12 @@ def read_patches(folder: Path | None, name: str) -> PatchFile | None:
     """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none."""
     for path in patch_files(folder, name):
         with open_hdf5(path) as f:
-            corners, pixels = dataset_of(f, "coords"), f.get("imgs")
+            corners = dataset_of(f, "coords")
+            pixels = f.get("imgs")
             if corners is None:
                 raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
-            attributes, scale = attributes_of(corners), 1.0
+            attributes = attributes_of(corners)
+            scale = 1.0
             if isinstance(pixels, h5py.Dataset):
                 attributes = {"patch_size": pixels.shape[1]} | attributes | attributes_of(pixels)
                 scale = numeric_attribute(attributes, "downsample") or 1.0
@@ -102,14 +104,12 @@ class ClamTensorBags(BagSet):
         return patches
 
     def _read(self, name: str) -> StoredBag:
-        path, patches = self._files[name], self._corners(name)
-        bag = StoredBag(
-            name=name,
-            features=as_features(load_tensor(path), source=path),
-            coords=None if patches is None else patches.coords,
-            kind="slide",
-            stride=None if patches is None else stride_of(patches.attributes),
-        )
+        path = self._files[name]
+        patches = self._corners(name)
+        features = as_features(load_tensor(path), source=path)
+        bag = StoredBag(name=name, features=features, kind="slide")
+        if patches is not None:
+            bag = replace(bag, coords=patches.coords, stride=stride_of(patches.attributes))
         return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:

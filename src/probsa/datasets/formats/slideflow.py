@@ -52,28 +52,25 @@ class SlideflowBags(BagSet):
 
     def __init__(self, folder: Path, paths: dict[str, Path], **options: Any) -> None:
         super().__init__(folder, paths, **options)
-        path, advice = folder / CONFIG, "correct it, or make it again"
         self._config = BagsConfig()
-        if path.is_file():
-            self._config = read_record(BagsConfig, path, advice=advice)
+        config_file = folder / CONFIG
+        if config_file.is_file():
+            advice = "correct it, or make it again"
+            self._config = read_record(BagsConfig, config_file, advice=advice)
         self._indexed = any(find_index(path) is not None for path in paths.values())
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
-        config, magnification = self._config, None
-        if isinstance(config.tile_um, str):
-            magnification = re.fullmatch(r"(\d+(?:\.\d+)?)x", config.tile_um)
-        pixels, side_um = (
-            value if isinstance(value, float) and 0 < value < math.inf else None
-            for value in (config.tile_px, config.tile_um)
-        )
+        config = self._config
+        pixels = _positive(config.tile_px)
+        side_um = _positive(config.tile_um)
         extractor = config.extractor
         encoder = extractor.get("class") if isinstance(extractor, dict) else extractor
         return Metadata(
             kind="slide",
             patch_size=pixels,
             mpp=side_um / pixels if side_um and pixels else None,
-            magnification=None if magnification is None else float(magnification[1]),
+            magnification=_magnification(config.tile_um),
             # HDF5 cannot store texts with NUL
             encoder=None if encoder is None else str(encoder).replace("\0", ""),
         )
@@ -99,7 +96,8 @@ class SlideflowBags(BagSet):
         self, bag: StoredBag, metadata: Metadata, remarks: list[str]
     ) -> tuple[StoredBag, Metadata]:
         """Return the corners of the tiles, whose side follows from the resolution if known."""
-        centres, mpp = self._centres(bag.name), metadata.mpp_level0
+        centres = self._centres(bag.name)
+        mpp = metadata.mpp_level0
         assert centres is not None
         if mpp is None:
             if len(centres) < 2:
@@ -108,7 +106,8 @@ class SlideflowBags(BagSet):
                     "coordinates: give --slide-mpp, from which the size follows"
                 )
             return bag, metadata
-        side, spacing = _side_level0(centres, metadata, mpp, name=bag.name), _stride(centres)
+        side = _side_level0(centres, metadata, mpp, name=bag.name)
+        spacing = _stride(centres)
         overlap = None
         if spacing and metadata.patch_size and side / spacing > 1 + graphs.DISTANCE_TOLERANCE:
             overlap = metadata.patch_size * (1 - spacing / side)
@@ -116,19 +115,32 @@ class SlideflowBags(BagSet):
         return bag, replace(metadata, size_level0=side, overlap=overlap)
 
     def _read(self, name: str) -> StoredBag:
-        path, centres = self._files[name], self._centres(name)
-        # The size of a single tile is unknown, so its centre is used instead of its corner.
-        side = None if centres is None else _stride(centres)
-        bag = StoredBag(
-            name=name,
-            features=as_features(load_tensor(path), source=path),
-            coords=None if centres is None else corners(centres, side or 0.0, source=path),
-            kind="slide",
-        )
+        path = self._files[name]
+        centres = self._centres(name)
+        coords = None
+        if centres is not None:
+            # The size of a single tile is unknown, so its centre is used instead of its corner.
+            side = _stride(centres) or 0.0
+            coords = corners(centres, side, source=path)
+        features = as_features(load_tensor(path), source=path)
+        bag = StoredBag(name=name, features=features, coords=coords, kind="slide")
         return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return tensor_shape(self._files[name])
+
+
+def _positive(value: float | str | None) -> float | None:
+    """Return a side that is stated in pixels or µm; None for a magnification."""
+    return value if isinstance(value, float) and 0 < value < math.inf else None
+
+
+def _magnification(tile_um: float | str | None) -> float | None:
+    """Return the magnification that is stated instead of a side, `20x`."""
+    if not isinstance(tile_um, str):
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x", tile_um)
+    return None if match is None else float(match[1])
 
 
 def corners(centres: np.ndarray, side: float, *, source: Path | str = "a bag") -> np.ndarray:

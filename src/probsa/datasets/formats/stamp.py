@@ -48,11 +48,10 @@ class StampBags(BagSet):
         with open_hdf5(path) as f:
             attributes = attributes_of(f)
             tile_um, _ = _tile_um(f, path)
-            tile_px, extractor = (
-                numeric_attribute(attributes, "tile_size_px"),
-                attributes.get("extractor"),
-            )
-        tile_px = tile_px or (float(FIRST_PX) if tile_um == FIRST_UM else None)
+        tile_px = numeric_attribute(attributes, "tile_size_px")
+        if not tile_px:
+            tile_px = float(FIRST_PX) if tile_um == FIRST_UM else None
+        extractor = attributes.get("extractor")
         return Metadata(
             kind="slide",
             patch_size=tile_px,

@@ -68,9 +68,11 @@ class TorchmilBags(BagSet):
 
     def instance_labels(self, name: str) -> np.ndarray | None:
         """Return the labels of a bag's instances as they are stored, if there are any."""
-        arrays = (self._beside(folder, name) for folder in INSTANCE_LABELS)
-        labels = next((array for array in arrays if array is not None), None)
-        return None if labels is None else as_instance_labels(labels, source=self._files[name])
+        for folder in INSTANCE_LABELS:
+            labels = self._beside(folder, name)
+            if labels is not None:
+                return as_instance_labels(labels, source=self._files[name])
+        return None
 
     @property
     def splits_file(self) -> Path | None:
@@ -88,15 +90,20 @@ class TorchmilBags(BagSet):
 
     def label_table(self) -> LabelTable | None:
         labels = tuple(self.label(name) for name in self.names)
-        if all(y is None for y in labels):
+        known_labels = [y for y in labels if y is not None]
+        if not known_labels:
             return None
-        parts = {b: p if p in SPLIT_PARTS else None for b, p in self.parts().items()}
-        classes = max((y for y in labels if y is not None), default=1) + 1
+        classes = max(2, max(known_labels) + 1)
+        parts = self.parts()
+        splits = None
+        if parts:
+            bag_parts = (parts.get(name) for name in self.names)
+            splits = tuple(part if part in SPLIT_PARTS else None for part in bag_parts)
         return LabelTable(
             bags=self.names,
             labels=labels,
-            splits=tuple(parts.get(b) for b in self.names) if parts else None,
-            classes=tuple(str(c) for c in range(max(2, classes))),
+            splits=splits,
+            classes=tuple(map(str, range(classes))),
         )
 
     def _read(self, name: str) -> StoredBag:
@@ -123,5 +130,8 @@ class TorchmilBags(BagSet):
         return shape[-2], shape[-1]
 
     def _beside(self, kind: str, name: str) -> np.ndarray | None:
+        """Return the array of a bag in the folder of this kind, if there is one."""
         path = self.root / kind / f"{name}.npy"
-        return load_array(path) if is_there(path.parent, folder=True) and is_there(path) else None
+        if is_there(path.parent, folder=True) and is_there(path):
+            return load_array(path)
+        return None
