@@ -36,7 +36,7 @@ from ..slides import read_resolutions
 from .bag_set import BagSet
 from .choices import SourceFormat
 from .formats.probsa import write_converted
-from .labels import match_bags, read_table, write_table
+from .labels import LabelTable, match_bags, read_table, write_table
 from .metadata import Metadata
 from .names import nearest
 from .opening import open_bags
@@ -133,18 +133,19 @@ def convert(
         OutputExists: `out` already contains one of the bags and `overwrite` is not set.
         InputError, TableError: the options do not fit the bags.
     """
-    source, out = Path(source), Path(out)
+    source = Path(source)
+    out = Path(out)
     options = options or ConversionOptions()
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the source itself: give another folder with --out")
-    stated = None if options.slide_mpp is None else read_resolutions(options.slide_mpp)
+    slide_mpp = None if options.slide_mpp is None else read_resolutions(options.slide_mpp)
     bags = open_bags(source, features=options.feature_set)
     if source_format not in bags.formats():
         raise BagError(
             f"{source} does not look like {source_format}'s files but like "
             f"{' or '.join(sorted(bags.formats()))}'s: give the right format with --from"
         )
-    if bags.unit == "um" and stated is None:
+    if bags.unit == "um" and slide_mpp is None:
         raise InputError(
             f"the corners in {source} are in µm, and converted ones are level-0 pixels: give "
             "--slide-mpp, µm per pixel or a table slide,mpp. Training accepts both units"
@@ -154,20 +155,22 @@ def convert(
         table = read_table(options.labels, classes=options.classes, labels_required=False)
         table = match_bags(table, bags.names)
     encoder = _first_encoder(bags)
-    present = sorted({path.stem for path in hdf5_files(out)} & set(bags.names))
+    names = set(bags.names)
+    present = sorted(names.intersection(path.stem for path in hdf5_files(out)))
     if present and not options.overwrite:
-        shown = ", ".join(present[:SHOWN]) + (" …" if len(present) > SHOWN else "")
+        examples = ", ".join(present[:SHOWN])
+        if len(present) > SHOWN:
+            examples += " …"
         raise OutputExists(
-            f"{out} already holds {len(present)} of these bags ({shown}): give another --out, or "
-            "--overwrite to replace them"
+            f"{out} already holds {len(present)} of these bags ({examples}): give another --out, "
+            "or --overwrite to replace them"
         )
     open_output(out, earlier=_earlier_files)
-    for path in (out / REPORT, *([] if table is None else [out / TABLE])):
-        check_replaceable(path)
-    own = {REPORT, TABLE}
-    stems = set(bags.names)
-    remove_leftovers(out, own=lambda path: path.name in own or path.stem in stems)
-    resolutions = _resolutions(stated, bags.names)
+    check_replaceable(out / REPORT)
+    if table is not None:
+        check_replaceable(out / TABLE)
+    remove_leftovers(out, own=lambda path: path.name in (REPORT, TABLE) or path.stem in names)
+    resolutions = _resolutions(slide_mpp, bags.names)
     rows: list[Row] = []
     for name in bags.names:
         row = _convert_bag(
@@ -176,17 +179,24 @@ def convert(
         rows.append(row)
         if on_bag is not None:
             on_bag(len(rows), len(bags))
-    converted = [r.bag for r in rows if r.status == "converted"]
     if table is not None:
+        converted = [row.bag for row in rows if row.status == "converted"]
         if converted:
             write_table(out / TABLE, table, converted)
-        known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-        unlabelled, text = set(converted) - known, f"label (none in {table.where})"
-        rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
+        rows = [_with_lost_label(row, table) for row in rows]
     result = Conversion(out=out, rows=tuple(rows))
-    cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
+    cells: list[dict[str, Any]] = [asdict(row) | {"lost": "; ".join(row.lost)} for row in rows]
     write_csv(result.report, list(cells[0]), cells)
     return result
+
+
+def _with_lost_label(row: Row, table: LabelTable) -> Row:
+    """Add to a converted bag's row that the table has no label of it, if that is so."""
+    if row.status != "converted":
+        return row
+    if row.bag in table.bags and table.labels[table.bags.index(row.bag)] is not None:
+        return row
+    return replace(row, lost=(*row.lost, f"label (none in {table.where})"))
 
 
 def _earlier_files(out: Path) -> list[Path]:
@@ -229,7 +239,8 @@ def _convert_bag(
     try:
         lost: list[str] = []
         mpp = resolutions.get(check_file_name(name))
-        metadata, bag = bags.metadata(name), bags.stored(name)
+        metadata = bags.metadata(name)
+        bag = bags.stored(name)
         if bags.unit == "um" and mpp is None:
             raise BagError(
                 f"bag {name!r}: its corners are in µm, and level-0 pixels need the resolution of "
@@ -240,11 +251,11 @@ def _convert_bag(
         if metadata.unreadable:
             lost.append(f"{metadata.unreadable} instances flagged as unreadable (left out)")
         if bag.inferred_kind == "slide":
-            given = metadata.mpp_level0
-            if given is None:
+            file_mpp = metadata.mpp_level0
+            if file_mpp is None:
                 metadata = replace(metadata, mpp_level0=mpp)
-            elif given and mpp and abs(mpp / given - 1) > graphs.DISTANCE_TOLERANCE:
-                lost.append(f"resolution given ({mpp:g}; the file says {given:g})")
+            elif file_mpp and mpp and abs(mpp / file_mpp - 1) > graphs.DISTANCE_TOLERANCE:
+                lost.append(f"resolution given ({mpp:g}; the file says {file_mpp:g})")
             if bag.coords is not None:
                 bag, metadata = bags.at_level_0(bag, metadata, lost)
                 bag, metadata = _with_spacing(bag, metadata, lost)
@@ -256,8 +267,8 @@ def _convert_bag(
                 f"{metadata.encoder or 'an unnamed encoder'}, the first bag {bags.in_dim} from "
                 f"{encoder or 'an unnamed encoder'}: convert the bags of each encoder separately"
             )
-        stated = options.encoder or encoder
-        path = write_converted(out, bag, metadata, encoder=stated, lost=lost)
+        encoder_name = options.encoder or encoder
+        path = write_converted(out, bag, metadata, encoder=encoder_name, lost=lost)
     except EmptyBag as error:
         return Row(bag=name, status="empty", instances=0, reason=str(error))
     except (BagError, GraphError) as error:

@@ -19,10 +19,13 @@ SYNONYMS = {
 COLUMNS = ("bag", "label", "group", "fold", "split")
 HEADER = "bag,label[,group][,fold|split]"
 SPLIT_PARTS = ("train", "val", "test")
+FEATURES_PREFIX = "features_"
+"""Beginning of the name of a folder of features, which names their encoder."""
 FILE_SUFFIXES = (
-    *SLIDE_SUFFIXES, ".ome.tif", ".ome.tiff", ".dicom", ".ima", ".nii", ".nii.gz",
-    ".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz",
-)  # fmt: skip
+    *SLIDE_SUFFIXES,
+    *(".ome.tif", ".ome.tiff", ".dicom", ".ima", ".nii", ".nii.gz"),
+    *(".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz"),
+)
 """Suffixes of slides, scans and features that a table may write after the name of a bag."""
 
 
@@ -123,3 +126,10 @@ def listed(names: Sequence[str], *, quote: bool = True) -> str:
     if len(names) > SHOWN:
         text += f" and {len(names) - SHOWN} more"
     return text
+
+
+def encoder_of_folder(folder: str) -> str | None:
+    """Return the encoder that the name of a folder states, `features_<encoder>`, if it does."""
+    if not folder.startswith(FEATURES_PREFIX):
+        return None
+    return folder.removeprefix(FEATURES_PREFIX)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..core import (
 from ..errors import BagError, hint
 from ..slides import is_scan, slide_files
 from .formats.recognition import INDEXES, is_slideflow, is_stamp
+from .names import encoder_of_folder
 from .overlay import label_files
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 (torchmil)."""
 Reader = Literal["clam", "hdf5", "slideflow", "stamp", "torchmil"]
 """The modules of `formats` that read bags."""
-PREFIX = "features_"
 """Optional prefix of the name when users choose a folder of features."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
 """Name of STAMP's feature folders: <extractor>-<hash>."""
@@ -135,10 +136,12 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
                 return folder / clam
     sets = feature_folders(folder)
     if features is not None:
-        names = {key: (key, f.name, f.name.removeprefix(PREFIX)) for key, f in sets.items()}
-        matches = [key for key, known in names.items() if features in known]
+        matches = []
+        for key, path in sets.items():
+            if features in (key, path.name, encoder_of_folder(path.name)):
+                matches.append(path)
         if len(matches) == 1:
-            return sets[matches[0]]
+            return matches[0]
         raise BagError(
             f"{len(matches) or 'no'} folders of features are named {features!r} in {folder}."
             f"{hint(features, sets)} Available: {', '.join(sets) or 'none'}"
@@ -153,17 +156,12 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
 
 def _recognised(folder: Path) -> tuple[Reader, list[Path]]:
     """Return the reader and the files of a folder."""
-    stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
-    own = [p for p in stored if p.parent == folder]
-    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
-    for first, second in pairwise(files_by_name(files) for files in (own, tensors, bare) if files):
-        for name in sorted(first.keys() ^ second.keys()):
-            unpaired = first.get(name) or second[name]
-            other = next(iter((second if name in first else first).values()))
-            raise BagError(
-                f"{folder} holds different bags in several formats: {unpaired.name} and "
-                f"{other.name}. Put each tool's files in a folder of their own"
-            )
+    stored = hdf5_files(folder)
+    tensors = pt_files(folder)
+    arrays = npy_files(folder)
+    top_level = [path for path in stored if path.parent == folder]
+    without_indexes = [path for path in arrays if not path.name.endswith(INDEXES)]
+    _refuse_mixed(folder, (top_level, tensors, without_indexes))
     if stored:
         for path in stored:
             with suppress(BagError):  # raised again where the bag is read
@@ -175,34 +173,56 @@ def _recognised(folder: Path) -> tuple[Reader, list[Path]]:
         return "clam", tensors
     if arrays and not tensors:
         return "torchmil", arrays
+    raise _no_bags(folder, tensors)
+
+
+def _refuse_mixed(folder: Path, formats: Sequence[list[Path]]) -> None:
+    """Refuse files of several formats unless each bag has one of every format."""
+    by_name = [files_by_name(files) for files in formats if files]
+    for first, second in pairwise(by_name):
+        unpaired = sorted(first.keys() ^ second.keys())
+        if not unpaired:
+            continue
+        name = unpaired[0]
+        file = first[name] if name in first else second[name]
+        other_files = second if name in first else first
+        other = next(iter(other_files.values()))
+        raise BagError(
+            f"{folder} holds different bags in several formats: {file.name} and {other.name}. Put "
+            "each tool's files in a folder of their own"
+        )
+
+
+def _no_bags(folder: Path, tensors: Sequence[Path]) -> BagError:
+    """Return the error that says why a folder has no bags, and what to do."""
     start = f"there are no bags in {folder}"
     if any(folder.glob("*.zarr")):
-        raise BagError(
+        return BagError(
             f"{start}: these .zarr stores look like LazySlide's or tiatoolbox's, which are not "
             "supported. Save each slide's features and corners as .h5 with the datasets 'features' "
             "(instances, width) and 'coords' (instances, 2), level-0 pixels, or run probsa extract"
         )
     if (folder / "manifest.csv").is_file() or any(folder.glob("coords_*.csv")):
-        raise BagError(
+        return BagError(
             f"{start}: manifest.csv and lists in .pt look like eva's, whose rows may be in a "
             "different order than their coordinates, so no graph can be built from them. Extract "
             "the features with probsa extract, TRIDENT or CLAM"
         )
     if tensors:
-        raise BagError(
+        return BagError(
             f"{start}: found only .pt files. CLAM's must be in a folder named pt_files; "
             "slideflow's need <slide>.index.npz and bags_config.json beside them. Add these"
         )
     for work, pattern in ((folder, "*/patches"), (folder.parent, f"{folder.name}/patches")):
         if any(work.glob(pattern)):
-            raise BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
+            return BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
     if slide_files(folder) or any(is_scan(p) for p in folder.iterdir() if p.is_file()):
-        raise BagError(
+        return BagError(
             f"{start}: it holds slides or scans. Run `probsa patch` and `probsa extract` first, "
             "or `probsa run` to predict them with a trained run"
         )
     contents = sorted({p.suffix or f"{p.name}/" for p in folder.iterdir()})[:8]
-    raise BagError(
+    return BagError(
         f"{start}: expected .h5 files with a dataset 'features' (ours, TRIDENT's, CLAM's) or "
         "'feats' (STAMP's), slideflow's or CLAM's .pt, or torchmil's features/<encoder>/*.npy; "
         f"found {', '.join(contents) or 'nothing'}"

@@ -190,25 +190,24 @@ def write_simulated(
     y, x = np.divmod(np.arange(cells), size[0])
     slides = []
     for k in range(bags):
-        noise, counts, places = (
-            np.random.default_rng(seed_of(seed, stream, k))
-            for stream in ("noise", "lesion", "places")
-        )
+        # streams of their own, so that both layouts share noise and lesions
+        noise = np.random.default_rng(seed_of(seed, "noise", k))
+        counts = np.random.default_rng(seed_of(seed, "lesion", k))
+        places = np.random.default_rng(seed_of(seed, "places", k))
         values = noise.normal(size=(cells, features))
         count = int(counts.integers(*lesion, endpoint=True))
-        marked = blob(places, np.ones(size[::-1], dtype=bool), cells=count).reshape(-1)
-        marked &= bool(k % 2)
-        values[marked] += direction
-        slides.append(
-            SyntheticSlide(
-                name=f"sim_{k:04d}",
-                features=values.astype(np.float32),
-                coords=np.stack([x, y], axis=1) * STRIDE,
-                label=k % 2,
-                instance_labels=marked.astype(np.int64),
-                part=k // 2 % FOLDS,
-            )
+        in_lesion = blob(places, np.ones(size[::-1], dtype=bool), cells=count).reshape(-1)
+        in_lesion &= bool(k % 2)  # only every other bag has one
+        values[in_lesion] += direction
+        slide = SyntheticSlide(
+            name=f"sim_{k:04d}",
+            features=values.astype(np.float32),
+            coords=np.stack([x, y], axis=1) * STRIDE,
+            label=k % 2,
+            instance_labels=in_lesion.astype(np.int64),
+            part=k // 2 % FOLDS,
         )
+        slides.append(slide)
     return _write(folder, slides, column="fold")
 
 
@@ -261,10 +260,18 @@ def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray,
     islands = 2 if rng.random() < 0.3 else 1
     field = np.full((rows, columns), -np.inf)
     for k in range(islands):
-        cx = columns * (rng.uniform(0.4, 0.6) if islands == 1 else (0.25, 0.75)[k])
+        if islands == 1:
+            cx = columns * rng.uniform(0.4, 0.6)
+            rx = columns * 0.42
+        else:  # side by side
+            cx = columns * (0.25, 0.75)[k]
+            rx = columns * 0.22
         cy = rows * rng.uniform(0.4, 0.6)
-        rx, ry = columns * (0.42 if islands == 1 else 0.22), rows * 0.42
-        field = np.maximum(field, 1 - ((x + 0.5 - cx) / rx) ** 2 - ((y + 0.5 - cy) / ry) ** 2)
+        ry = rows * 0.42
+        # positive within an ellipse around (cx, cy)
+        island = 1 - ((x + 0.5 - cx) / rx) ** 2 - ((y + 0.5 - cy) / ry) ** 2
+        field = np.maximum(field, island)
+    # smooth noise makes the outline irregular
     tissue = field + 0.3 * rough > 0
     holes = ndimage.gaussian_filter(rng.normal(size=(rows, columns)), 1.0)
     return tissue & (holes < 2.0 * holes.std())

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from ...core import (
+    BagKind,
     StoredBag,
     attributes_of,
     dataset_of,
@@ -21,6 +22,7 @@ from ...core import (
 from ...errors import BagError
 from ..bag_set import BagSet
 from ..metadata import Metadata, from_attributes
+from ..names import encoder_of_folder
 from .clam import PatchFile, at_level_0, patch_files, patches_folder, read_patches
 
 
@@ -38,30 +40,30 @@ class Hdf5Bags(BagSet):
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
-            attributes, kind = _attributes(f, "coords"), read_kind(f, path)
-            corners = f.get("coords")
-            if kind is None and isinstance(corners, h5py.Dataset):
-                shape: tuple[int, ...] = corners.shape or (1,)
-                kind = "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"
-            encoder = attributes_of(f).get(
-                "probsa_encoder", _attributes(f, "features").get("encoder")
-            )
+            attributes = _attributes(f, "coords")
+            kind = read_kind(f, path) or _kind_of_corners(f)
+            features_encoder = _attributes(f, "features").get("encoder")
+            encoder = attributes_of(f).get("probsa_encoder", features_encoder)
             flags = dataset_of(f, "unreadable")
             unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
-        patches = None if from_attributes(attributes).size_level0 else self._beside(name)
-        metadata = from_attributes({**(patches.attributes if patches else {}), **attributes})
-        encoder_guessed = encoder is None and path.parent.name.startswith("features_")
+        remarks: tuple[str, ...] = ()
+        if not from_attributes(attributes).size_level0:
+            patches = self._beside(name)
+            if patches is not None:
+                attributes = {**patches.attributes, **attributes}
+                if patches.scale != 1:
+                    remarks = ("corners were converted from the level of the patches to level 0",)
+        folder_encoder = encoder_of_folder(path.parent.name)
+        encoder_guessed = encoder is None and folder_encoder is not None
         if encoder_guessed:
-            encoder = path.parent.name.removeprefix("features_")
-        scaled = patches is not None and patches.scale != 1
-        remark = "corners were converted from the level of the patches to level 0"
+            encoder = folder_encoder
         return replace(
-            metadata,
+            from_attributes(attributes),
             kind=kind,
             encoder_guessed=encoder_guessed,
             encoder=None if encoder in (None, "None") else str(encoder),
             unreadable=unreadable,
-            remarks=(remark,) if scaled else (),
+            remarks=remarks,
         )
 
     def formats(self) -> frozenset[str]:
@@ -113,6 +115,16 @@ class Hdf5Bags(BagSet):
         return peek_bag(self._files[name])
 
 
+def _kind_of_corners(f: h5py.File) -> BagKind | None:
+    """Return what instances are by their coordinates: with one axis, slices of a scan."""
+    corners = f.get("coords")
+    if not isinstance(corners, h5py.Dataset):
+        return None
+    shape: tuple[int, ...] = corners.shape or (1,)
+    return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"
+
+
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
+    """Return the attributes of a dataset; none if it does not exist."""
     item = f.get(dataset)
     return attributes_of(item) if isinstance(item, h5py.Dataset) else {}

@@ -20,7 +20,7 @@ from ...errors import BagError
 from ..bag_set import BagSet
 from ..labels import LabelTable
 from ..metadata import Metadata
-from ..names import SPLIT_PARTS
+from ..names import SPLIT_PARTS, encoder_of_folder
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
 
@@ -50,13 +50,12 @@ class TorchmilBags(BagSet):
         return float(size[1]) if size and self._is_slide else None
 
     def metadata(self, name: str) -> Metadata:
-        folder = self._files[self._known(name)].parent.name
-        encoder = folder.removeprefix("features_")
+        encoder = encoder_of_folder(self._files[self._known(name)].parent.name)
         return Metadata(
             kind="slide" if self._is_slide else "ct",
             size_level0=self._stride,
-            encoder=None if encoder == folder else encoder,
-            encoder_guessed=encoder != folder,
+            encoder=encoder,
+            encoder_guessed=encoder is not None,
         )
 
     def label(self, name: str) -> int | None:

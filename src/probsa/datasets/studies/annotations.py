@@ -57,17 +57,19 @@ def _xml_rings(path: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
         raise InputError(f"{path} cannot be read as XML: {error}. Copy it again") from error
     if root.tag != "ASAP_Annotations":
         raise InputError(f"{path} is a <{root.tag}>, expected ASAP's <ASAP_Annotations>")
-    inside, outside = [], []
+    inside: list[np.ndarray] = []
+    outside: list[np.ndarray] = []
     for index, annotation in enumerate(root.findall(".//Annotation")):
         group = annotation.get("PartOfGroup", "None")
-        where = f"{path}: annotation {index} ({annotation.get('Name')})"
+        place = f"{path}: annotation {index} ({annotation.get('Name')})"
         if group.lower() not in (*TUMOUR, *NORMAL):
             raise InputError(
-                f"{where} is of the group {group!r}; known are {', '.join(TUMOUR)} (tumour) and "
+                f"{place} is of the group {group!r}; known are {', '.join(TUMOUR)} (tumour) and "
                 f"{', '.join(NORMAL)} (none)"
             )
         corners = [(corner.get("X"), corner.get("Y")) for corner in annotation.iter("Coordinate")]
-        (outside if group.lower() in NORMAL else inside).append(_ring(corners, where))
+        rings = outside if group.lower() in NORMAL else inside
+        rings.append(_ring(corners, place))
     return inside, outside
 
 
@@ -81,8 +83,11 @@ def _json_rings(path: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
     def rings(key: str) -> list[np.ndarray]:
         polygons: Any = content.get(key, [])
-        vertices = [p.get("vertices") if isinstance(p, dict) else None for p in polygons]
-        return [_ring(v, f"{path}: {key} {k}") for k, v in enumerate(vertices)]
+        rings = []
+        for k, polygon in enumerate(polygons):
+            vertices = polygon.get("vertices") if isinstance(polygon, dict) else None
+            rings.append(_ring(vertices, f"{path}: {key} {k}"))
+        return rings
 
     return rings("positive"), rings("negative")
 
@@ -110,14 +115,17 @@ def polygon_share(
         for polygon in getattr(area, kind):
             left, top, right, bottom = polygon.box
             x, y = corners.T
-            over = (x <= right) & (x + side >= left) & (y <= bottom) & (y + side >= top)
-            nearby = np.flatnonzero(over)
-            cut = _crossed(polygon.outer, corners[nearby], side)
-            crossed[nearby[cut]] = True
-            if len(uncut := nearby[~cut]):
+            overlaps_box = (x <= right) & (x + side >= left) & (y <= bottom) & (y + side >= top)
+            nearby = np.flatnonzero(overlaps_box)
+            is_crossed = _crossed(polygon.outer, corners[nearby], side)
+            crossed[nearby[is_crossed]] = True
+            uncrossed = nearby[~is_crossed]
+            if len(uncrossed):
                 from matplotlib.path import Path as Outline
 
-                contains[uncut] |= Outline(polygon.outer).contains_points(corners[uncut] + side / 2)
+                # such a patch is all inside or all outside, so its centre decides
+                centres = corners[uncrossed] + side / 2
+                contains[uncrossed] |= Outline(polygon.outer).contains_points(centres)
     shares = (within["inside"] & ~within["outside"]).astype(np.float64)
     for i in np.flatnonzero(crossed):
         shares[i] = area.raster(*_pixels(corners[i], side)).mean()
@@ -149,15 +157,19 @@ def mask_share(
             )
         for i, corner in enumerate(corners):
             xs, ys = _pixels(corner, side)
-            left, top = max(int(xs[0]), 0), max(int(ys[0]), 0)
-            right, bottom = min(int(xs[-1]) + 1, width), min(int(ys[-1]) + 1, height)
+            # the part of the patch within the slide
+            left = max(int(xs[0]), 0)
+            top = max(int(ys[0]), 0)
+            right = min(int(xs[-1]) + 1, width)
+            bottom = min(int(ys[-1]) + 1, height)
             if right <= left or bottom <= top:
                 continue
             pixels = mask.read(x=left, y=top, level=0, width=right - left, height=bottom - top)
             patch_counts = np.bincount(pixels[..., 0].ravel(), minlength=256)
             counts += patch_counts
             shares[i] = patch_counts[list(positive)].sum() / (len(xs) * len(ys))
-    return shares, tuple(sorted({int(v) for v in np.flatnonzero(counts)} - set(known)))
+    unknown = set(np.flatnonzero(counts).tolist()).difference(known)
+    return shares, tuple(sorted(unknown))
 
 
 def _pixels(

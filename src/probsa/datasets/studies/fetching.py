@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...core import LEDGER, open_output, replacing
 from ...errors import InputError, OutputExists, imports_from
-from ..opening import PREFIX
+from ..names import FEATURES_PREFIX
 
 LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives with these names, that accompany the features."""
@@ -46,7 +46,8 @@ def fetch_release(
             "repository holds several, each of many gigabytes"
         )
     open_output(into)
-    folder_name = PREFIX + feature_set.rpartition("/")[2].removeprefix(PREFIX)
+    name = feature_set.rpartition("/")[2]
+    folder_name = FEATURES_PREFIX + name.removeprefix(FEATURES_PREFIX)
     patterns = ["*splits.csv", f"*features/{folder_name}.tar.gz", f"*features/{folder_name}/*"]
     patterns += [p for f in LABELS for p in (f"*{f}.tar.gz", f"{f}/*", f"*/{f}/*")]
     try:

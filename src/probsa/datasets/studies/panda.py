@@ -7,6 +7,7 @@ masks of the two hospitals have different values. About a fifth of the slides ha
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,52 +57,64 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
     Of the columns isup_0 to isup_5, that of the slide's grade is 1. The label is the grade, or
     whether it exceeds 0.
     """
-    wanted = GRADES if grades else GRADES[:1]
+    columns = GRADES if grades else GRADES[:1]
     table = TextTable.read(path, expected="slide_name,Partition,isup_0,…").select(
-        "slide_name", "Partition", optional=wanted
+        "slide_name", "Partition", optional=columns
     )
-    columns = wanted if set(wanted) <= set(table.columns) else ()
+    has_grades = set(columns) <= set(table.columns)
     slides: dict[str, tuple[str, int | None]] = {}
     for line, row in table.numbered:
-        where = f"{path}, line {line}: slide {row['slide_name']!r}"
+        place = f"{path}, line {line}: slide {row['slide_name']!r}"
         part = row["Partition"].lower()
         if part not in _PARTS:
             raise TableError(
-                f"{where} is in the part {row['Partition']!r}, expected train, val or test"
+                f"{place} is in the part {row['Partition']!r}, expected train, val or test"
             )
-        cells = [row[column] for column in columns]
-        unknown = [cell for cell in cells if cell not in ("", "0", "1", "0.0", "1.0")]
-        if unknown:
-            raise TableError(
-                f"{where} has {unknown[0]!r} among the columns isup_0 to isup_5, expected 0 or 1"
-            )
-        own = [k for k, cell in enumerate(cells) if cell in ("1", "1.0")]
-        if grades and columns and len(own) != 1:
-            raise TableError(
-                f"{where} has {len(own)} grades among isup_0 to isup_5, expected exactly one"
-            )
-        label = None if "" in cells or not cells else own[0] if grades else int(not own)
+        label = None
+        if has_grades:
+            label = _stated_label([row[column] for column in columns], place=place, grades=grades)
         slides[row["slide_name"]] = (_PARTS[part], label)
     return slides
 
 
+def _stated_label(cells: Sequence[str], *, place: str, grades: bool) -> int | None:
+    """Return the label that the columns of grades state; None if a cell is empty."""
+    for cell in cells:
+        if cell not in ("", "0", "1", "0.0", "1.0"):
+            raise TableError(
+                f"{place} has {cell!r} among the columns isup_0 to isup_5, expected 0 or 1"
+            )
+    slide_grades = [grade for grade, cell in enumerate(cells) if cell in ("1", "1.0")]
+    if grades and len(slide_grades) != 1:
+        raise TableError(
+            f"{place} has {len(slide_grades)} grades among isup_0 to isup_5, expected exactly one"
+        )
+    if "" in cells:
+        return None
+    return slide_grades[0] if grades else int(not slide_grades)
+
+
 def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
-    release, grades = source.release, source.options.grades
+    release = source.release
+    grades = source.options.grades
     study = StudyDraft(classes=GRADES if grades else CLASSES)
-    path, train = source.options.labels or _first(source.root, "train.csv"), {}
-    if path is not None:
-        train = read_train(path)
+    train: dict[str, tuple[int, str]] = {}
+    train_file = source.options.labels or _first(source.root, "train.csv")
+    if train_file is not None:
+        train = read_train(train_file)
     elif release is None:
         raise InputError(
             f"{source.root / 'train.csv'} of PANDA's raw download is missing (image_id, "
             "data_provider, isup_grade, gleason_score): download it too, or give --labels"
         )
-    path = source.options.partition or _first(source.root, "*partition*.csv")
-    partition = {} if path is None else read_partition(path, grades=grades)
-    parts = {k: part for k, (part, _) in partition.items()}
-    clinical = {k: label for k, (_, label) in partition.items() if label is not None}
-    labels = {k: grade if grades else int(grade > 0) for k, (grade, _) in train.items()}
-    differing = [k for k, label in clinical.items() if labels.get(k, label) != label]
+    partition_file = source.options.partition or _first(source.root, "*partition*.csv")
+    partition = {}
+    if partition_file is not None:
+        partition = read_partition(partition_file, grades=grades)
+    parts = {bag: part for bag, (part, _) in partition.items()}
+    clinical = {bag: label for bag, (_, label) in partition.items() if label is not None}
+    labels = {bag: grade if grades else int(grade > 0) for bag, (grade, _) in train.items()}
+    differing = [bag for bag, label in clinical.items() if labels.get(bag, label) != label]
     if differing:
         study.lists["train.csv_and_partition_differ"] = differing
         study.notes.append(f"train.csv and the partition disagree on {len(differing)} labels.")
@@ -169,15 +182,20 @@ def _group_duplicates(source: StudySource, study: StudyDraft) -> None:
         return
     duplicates = TextTable.read(path).select("image_id", "group_id")
     cluster = {row["image_id"]: row["group_id"] for row in duplicates.rows}
-    own = {bag: row["split"] for bag, row in study.rows.items() if bag in cluster}
+    members = {bag: row["split"] for bag, row in study.rows.items() if bag in cluster}
     for bag, row in study.rows.items():
-        row["group"] = f"duplicates-{cluster[bag]}-{own[bag]}" if bag in own else bag
-    trained = {cluster[bag] for bag, split in own.items() if split == "train"}
-    leaks = [bag for bag, split in own.items() if split == "test" and cluster[bag] in trained]
+        row["group"] = bag
+        if bag in members:
+            row["group"] = f"duplicates-{cluster[bag]}-{members[bag]}"
+    training_clusters = {cluster[bag] for bag, split in members.items() if split == "train"}
+    leaks = []
+    for bag, split in members.items():
+        if split == "test" and cluster[bag] in training_clusters:
+            leaks.append(bag)
     study.lists["test_with_a_near_duplicate_in_training"] = leaks
     study.notes.append(
-        f"{len(own)} slides are in {len(set(cluster.values()))} clusters of near-duplicates, which "
-        "stay together in validation parts. In the published partition, "
+        f"{len(members)} slides are in {len(set(cluster.values()))} clusters of near-duplicates, "
+        "which stay together in validation parts. In the published partition, "
         f"{len(leaks)} test slides have near-duplicates in the training part, which makes the test "
         "metrics optimistic."
     )

@@ -53,17 +53,18 @@ class Release:
 
     def processed_folder(self, root: Path) -> Path:
         """Return the folder of features/ and labels/ in the authors' processed folder."""
-        base, layout = find_processed(root), "features/features_<encoder>/*.npy"
-        needed = ("labels", self.kind)
+        base = find_processed(root)
+        layout = "features/features_<encoder>/*.npy"
+        folders = ["labels", self.kind]
         if self.kind == "patch_labels":
-            # Without coords, slides would be taken for scans.
-            layout, needed = f"{PREFERRED}/{layout}", (*needed, "coords")
+            layout = f"{PREFERRED}/{layout}"
+            folders.append("coords")  # without them, slides would be taken for scans
         if base is None:
             raise InputError(
                 f"{root} is not a processed folder of {self.title}: there is no {layout} in it. "
                 f"For the raw download, extract features first: {self.command}"
             )
-        for folder in needed:
+        for folder in folders:
             if not (base / folder).is_dir():
                 raise InputError(
                     f"the folder {base / folder} of {self.title}'s processed release is missing: "
@@ -79,7 +80,8 @@ def find_processed(root: Path) -> Path | None:
         bases = sorted(parent.glob("patches_*"), key=lambda p: (p.name != PREFERRED, p.name))
         for base in (*bases, parent):
             features = base / "features"
-            if any(npy_files(folder) for folder in features.glob("features_*") if folder.is_dir()):
+            folders = [path for path in features.glob("features_*") if path.is_dir()]
+            if any(npy_files(folder) for folder in folders):
                 return base
             packed = packed or next(features.glob("features_*.tar.gz"), None)
     if packed is not None:
@@ -105,12 +107,15 @@ def stored_label(release: TorchmilBags, bag: str) -> int:
 def stored_instance_labels(release: TorchmilBags, bag: str) -> InstanceLabels:
     """Return the instance labels that the release stores; unknown if there is no file."""
     labels = release.instance_labels(bag)
-    return (np.full(release.size(bag), UNKNOWN) if labels is None else labels), True
+    if labels is None:
+        labels = np.full(release.size(bag), UNKNOWN)
+    return labels, True
 
 
 def stored_parts(release: TorchmilBags) -> dict[str, str]:
     """Return the part of each bag, `train` or `test`."""
-    parts, root = release.parts(), release.root
+    parts = release.parts()
+    root = release.root
     if release.splits_file is None:
         raise InputError(
             f"there is no {root.parent / 'splits.csv'}, nor one in {root}: in the authors' "

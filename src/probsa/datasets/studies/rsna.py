@@ -6,7 +6,7 @@ Source: Flanders et al., Radiology: AI 2020; Wu et al., MICCAI 2023 (the lists).
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,8 @@ def read_answers(path: Path) -> dict[str, int]:
     cells = TextTable.read(path, header=False).frame
     # The file has 4.5 million lines, of which only those of `any` are used.
     for line, key, *others in cells[cells[0].str.endswith("_any")].itertuples(name=None):
-        name, label = key.removesuffix("_any"), "".join(others[:1])
+        name = key.removesuffix("_any")
+        label = others[0] if others else ""
         if label not in ("0", "1") or answers.setdefault(name, int(label)) != int(label):
             raise TableError(f"{path}, line {line}: slice {name!r} has the label {label!r}")
     if not answers:
@@ -102,11 +103,10 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     study = StudyDraft(classes=CLASSES)
     options = source.options
     answers = read_answers(options.labels or source.root / ANSWERS)
-    lists = {"test": options.test_scans, "train": options.train_scans}
-    for part, names in LISTS.items():
-        here = (source.root / name for name in names if (source.root / name).is_file())
-        lists[part] = lists[part] or next(here, None)
-    test, train = (None if path is None else read_scans(path) for path in lists.values())
+    test_list = options.test_scans or _first_file(source.root, LISTS["test"])
+    train_list = options.train_scans or _first_file(source.root, LISTS["train"])
+    test = None if test_list is None else read_scans(test_list)
+    train = None if train_list is None else read_scans(train_list)
     if test is None:
         raise InputError(
             f"the test scans are unknown: {source.root} holds no {LISTS['test'][0]}. Give "
@@ -114,8 +114,13 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
             f"the {TEST} test scans"
         )
     listed = {**test, **(train or {})}
-    scan_of = {s: scan for scan in (*test.values(), *(train or {}).values()) for s in scan.slices}
-    test_slices = {s for scan in test.values() for s in scan.slices}
+    scan_of: dict[str, ListedScan] = {}
+    test_slices: set[str] = set()
+    for scan in test.values():
+        scan_of |= dict.fromkeys(scan.slices, scan)
+        test_slices |= scan.slices
+    for scan in (train or {}).values():
+        scan_of |= dict.fromkeys(scan.slices, scan)
     chosen, damaged = _chosen(source, None if train is None else set(scan_of), on_file)
     study.lists["damaged_slices"] = sorted(damaged)
     present: set[str] = set()
@@ -134,14 +139,22 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     unseen = [bag for bag in source.bags.names if bag not in chosen]
     study.excluded |= dict.fromkeys(unseen, "no slice of it is in the download")
     study.missing = sorted(name for name, scan in listed.items() if not scan.slices & present)
-    tested = {row["group"] for row in study.rows.values() if row["split"] == "test"}
-    for bag, row in list(study.rows.items()):  # nobody trains and tests
-        if row["split"] == "train" and row["group"] in tested:
+    test_patients = {row["group"] for row in study.rows.values() if row["split"] == "test"}
+    for bag, row in list(study.rows.items()):  # no patient trains and tests
+        if row["split"] == "train" and row["group"] in test_patients:
             study.excluded[bag] = "its patient is in the test part"
             del study.rows[bag]
     _add_notes(study, listed=train is not None)
     study.instance_labels_of = lambda bag: _instance_labels(source, bag, chosen[bag], answers)
     return study
+
+
+def _first_file(root: Path, names: Sequence[str]) -> Path | None:
+    """Return the first file of these names that a folder has."""
+    for name in names:
+        if (root / name).is_file():
+            return root / name
+    return None
 
 
 def _chosen(
@@ -178,8 +191,10 @@ def _chosen(
     for bag in source.bags.names:
         uid = (re.findall(r"ID_[0-9a-f]+", bag) or [bag])[-1]
         series_ids = studies.get(uid, {uid})
-        if len(series_ids) == 1 and (headers := series.get(next(iter(series_ids)))):
-            chosen[bag] = headers
+        if len(series_ids) == 1:  # the name may be that of a study, which has one series
+            (series_id,) = series_ids
+            if series.get(series_id):
+                chosen[bag] = series[series_id]
     return chosen, damaged
 
 
@@ -210,7 +225,7 @@ def _label(
 
 
 def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
-    counts = {p: sum(r["split"] == p for r in study.rows.values()) for p in ("train", "test")}
+    counts = Counter(row["split"] for row in study.rows.values())
     study.notes.append(
         f"{counts['train']:,} training and {counts['test']} test scans; the task has {TRAINING:,} "
         f"and {TEST}."
@@ -232,10 +247,13 @@ def _instance_labels(
         raise BagError(f"bag {bag!r}: its slices cannot be put in order: {error}") from error
     stored = source.bags.stored(bag)
     if stored.coords is None:
-        rows, fits = np.arange(len(places)), len(stored.features) == len(places)
+        rows = np.arange(len(places))
+        fits = len(stored.features) == len(places)
     else:
-        distances = np.abs(stored.coords[:, :1] - np.array([[p.position for p in places]]))
-        rows, fits = distances.argmin(axis=1), distances.min(axis=1).max() <= SAME_PLACE
+        positions = np.array([[place.position for place in places]])
+        distances = np.abs(stored.coords[:, :1] - positions)
+        rows = distances.argmin(axis=1)
+        fits = distances.min(axis=1).max() <= SAME_PLACE
     if not fits:
         raise BagError(
             f"bag {bag!r} has {len(stored.features)} rows in {source.bags.folder}, which do not "

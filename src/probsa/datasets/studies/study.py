@@ -183,20 +183,20 @@ def write_study(
     columns = ("bag", *(c for c in ("label", "group", "fold", "split") if c in first))
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
     write_csv(out / LABELS, columns, rows)
-    written, known, bare, changed = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
+    labels = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
     if draft.derived:
         draft.notes.append(
             f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
             "from the release, because the clinical ones are not available."
         )
-    if changed:
+    if labels.changed:
         draft.notes.append(
-            f"For {len(changed)} of {known['bags with known instances']} bags, a label derived "
-            "from the instances would differ from the label used here."
+            f"For {len(labels.changed)} of {labels.known_bags} bags, a label derived from the "
+            "instances would differ from the label used here."
         )
     if draft.missing:
         draft.notes.append(f"{len(draft.missing)} members of the release have no features here.")
-    instance_labels = out / INSTANCES if written else draft.instance_labels
+    instance_labels = out / INSTANCES if labels.files else draft.instance_labels
     study = Study(
         name=name,
         features=source.features.absolute(),
@@ -207,8 +207,10 @@ def write_study(
         notes=tuple(draft.notes),
         counts={
             **_counts(draft),
-            **known,
-            "labels that a derivation would change": len(changed),
+            "bags with known instances": labels.known_bags,
+            "known instances": labels.known_instances,
+            "positive instances": labels.positive_instances,
+            "labels that a derivation would change": len(labels.changed),
         },
     )
     record = {
@@ -219,8 +221,8 @@ def write_study(
         "excluded": draft.excluded,
         "corrected": draft.corrected,
         "labels_derived": sorted(draft.derived),
-        "labels_a_derivation_would_change": changed,
-        "without_known_instances": bare,
+        "labels_a_derivation_would_change": labels.changed,
+        "without_known_instances": labels.without_known,
         "without_features": draft.missing,
         **draft.lists,
         "annotations": {b: p.absolute() for b, p in draft.annotations.items()},
@@ -237,9 +239,10 @@ def read_study(folder: Path | str) -> Study:
         InputError: the folder is missing, or its record is unfinished or damaged.
     """
     folder = Path(folder)
-    path, advice = folder / STUDY_RECORD, "run probsa dataset again"
+    path = folder / STUDY_RECORD
     if not path.is_file():
         raise InputError(f"there is no {path}: make it with probsa dataset")
+    advice = "run probsa dataset again"
     record = read_json(path, advice=advice)
     if isinstance(record, dict):
         if record.get("unfinished"):
@@ -269,19 +272,31 @@ def _earlier_files(out: Path) -> list[Path]:
     return [out / STUDY_RECORD, out / LABELS, *files_matching(out, labels)]
 
 
+@dataclass(kw_only=True, slots=True)
+class _WrittenLabels:
+    """The instance labels of a data set."""
+
+    files: set[str] = field(default_factory=set)
+    """Names of the files that were written."""
+    known_bags: int = 0
+    """Number of bags with an instance of known label."""
+    known_instances: int = 0
+    positive_instances: int = 0
+    without_known: list[str] = field(default_factory=list)
+    """Bags without an instance of known label."""
+    changed: list[str] = field(default_factory=list)
+    """Bags whose label differs from the maximum of their instance labels."""
+
+
 def _write_instance_labels(
     draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None
-) -> tuple[set[str], dict[str, int], list[str], list[str]]:
+) -> _WrittenLabels:
     """Write the instance labels that are not stored yet, and remove those of an earlier call.
-
-    Returns the names of the files that were written, counts, the bags without an instance of known
-    label, and the bags whose label differs from the maximum of their instance labels.
 
     Raises:
         OutputExists: the user has files in the folder, which would count as labels of the set.
     """
-    keys = ("bags with known instances", "known instances", "positive instances")
-    counts, bare, changed, written = np.zeros(3, int), [], [], set[str]()
+    labels = _WrittenLabels()
     folder = out / INSTANCES
     users = set(foreign_files(folder))
     rows = sorted(draft.rows.items()) if draft.instance_labels_of else []
@@ -297,39 +312,47 @@ def _write_instance_labels(
             for path in sorted(users):
                 raise foreign(path)
             path = named_file(folder, bag, ".npy")
-            written.add(path.name)
+            labels.files.add(path.name)
             with replacing(path) as temporary, temporary.open("wb") as f:
                 np.save(f, values.astype(np.int8))
-        known = values[values != UNKNOWN]
-        positive = int((known > 0).sum())
-        counts += (bool(len(known)), len(known), positive)
-        if not len(known):
-            bare.append(bag)
+        known = int((values != UNKNOWN).sum())
+        positive = int(((values != UNKNOWN) & (values > 0)).sum())
+        labels.known_instances += known
+        labels.positive_instances += positive
+        if known:
+            labels.known_bags += 1
+        else:
+            labels.without_known.append(bag)
         # If some instances are unknown, only a positive one determines the label of the bag.
-        is_decidable = len(known) == len(values) or positive
-        if is_decidable and (positive > 0) != (row["label"] not in (0, draft.classes[0])):
-            changed.append(bag)
+        is_decidable = known == len(values) or positive > 0
+        is_positive_bag = row["label"] not in (0, draft.classes[0])
+        if is_decidable and (positive > 0) != is_positive_bag:
+            labels.changed.append(bag)
         if on_bag is not None:
             on_bag(index, len(rows))
     for path in folder.glob("*.npy"):
-        if path.name not in written and path not in users:
+        if path.name not in labels.files and path not in users:
             remove_written(path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-    return written, dict(zip(keys, counts.tolist(), strict=True)), bare, changed
+    return labels
 
 
 def _counts(draft: StudyDraft) -> dict[str, int]:
+    """Return the counts of bags by part, class and stratum."""
+
     def by_class(rows: Iterable[Mapping[str, object]], prefix: str = "") -> dict[str, int]:
         labels = [row["label"] for row in rows]
-        return {
-            f"{prefix}{name}": labels.count(index) + labels.count(name)
-            for index, name in enumerate(draft.classes)
-        }
+        class_counts: dict[str, int] = {}
+        for index, name in enumerate(draft.classes):
+            # a label is the name of a class or its index
+            class_counts[f"{prefix}{name}"] = labels.count(index) + labels.count(name)
+        return class_counts
 
     counts = {"bags": len(draft.rows)}
     for part in SPLIT_PARTS:
-        if rows := [r for r in draft.rows.values() if r.get("split") == part]:
+        rows = [row for row in draft.rows.values() if row.get("split") == part]
+        if rows:
             counts |= {part: len(rows), **by_class(rows, f"{part} ")}
     counts |= by_class(draft.rows.values())
     for name, value_of in draft.strata.items():
