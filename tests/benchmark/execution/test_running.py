@@ -357,6 +357,7 @@ def test_two_processes_do_what_one_does(folder, tmp_path, monkeypatch):
 GRID = """\
 import sys
 from pathlib import Path
+from probsa.benchmark import read_grid, run_grid
 run_grid(read_grid(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
