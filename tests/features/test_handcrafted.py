@@ -94,6 +94,20 @@ def test_colours_have_the_quantiles_that_numpy_gives(encoder):
                 assert values[f"{channel}_q{q:02d}"] == pytest.approx(quantile, abs=1e-6)
 
 
+def test_saturation_has_the_quantiles_that_numpy_gives(encoder):
+    patch = noise(1, 40, 50)
+    patch[:, :25] //= 3
+    values = by_name(encoder.encode(patch)[0])
+    highest = patch[0].numpy().max(axis=2).astype(np.float32)
+    lowest = patch[0].numpy().min(axis=2)
+    saturation = np.rint(255 * (highest - lowest) / np.maximum(highest, 1)) / 255
+    assert values["saturation_mean"] == pytest.approx(saturation.mean(), abs=1e-5)
+    assert values["saturation_sd"] == pytest.approx(saturation.std(), abs=1e-5)
+    for q in (50, 95):
+        quantile = np.quantile(saturation, q / 100, method="inverted_cdf")
+        assert values[f"saturation_q{q}"] == pytest.approx(quantile, abs=1e-5)
+
+
 def test_shapes_of_the_grey_distribution_are_those_of_scipy(encoder):
     from scipy import stats
 

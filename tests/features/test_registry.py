@@ -442,6 +442,10 @@ def of_an_unlike_network(state):
     return {"a.b": torch.zeros(2), "a.c": torch.zeros(3)}
 
 
+def of_a_network_with_one_name_in_common(state):
+    return {"net.conv.weight": torch.zeros(2), "net.other.weight": torch.zeros(3)}
+
+
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
@@ -455,6 +459,7 @@ def of_an_unlike_network(state):
             ),
         ),
         (of_an_unlike_network, ("conv.weight", "3 more", "a.b")),
+        (of_a_network_with_one_name_in_common, ("conv.weight (4, 3, 3, 3)", "net.conv.weight")),
     ],
 )
 def test_another_networks_weights_are_named_with_keys_and_shapes(small, tmp_path, change, facts):

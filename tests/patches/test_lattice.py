@@ -187,6 +187,22 @@ def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
         assert ring_area(piece.outer) == pytest.approx(np.pi * 500 * 400, rel=0.03)
 
 
+@pytest.mark.parametrize("border", [True, False])
+def test_points_on_a_border_lie_in_a_polygon_or_not(border):
+    outer = np.array([(0, 0), (6, 0), (6, 6), (0, 6)], np.int32)
+    hole = np.array([(2, 2), (4, 2), (4, 4), (2, 4)], np.int32)
+    inside = raster(
+        (Polygon(outer=outer, holes=(hole,)),), np.arange(7.0), np.arange(7.0), border=border
+    )
+    expected = np.zeros((7, 7), bool)
+    expected[1:6, 1:6] = True
+    expected[2:5, 2:5] = False
+    if border:
+        expected[:] = True
+        expected[3, 3] = False
+    np.testing.assert_array_equal(inside, expected)
+
+
 def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
     whole = np.zeros((2967, 2220, 3), np.uint8)
     for rows, columns, factor in ((741, 555, 4), (742, 555, 4), (1483, 1110, 2)):
