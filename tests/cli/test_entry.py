@@ -15,7 +15,7 @@ import probsa
 from probsa.cli import commands
 from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
-from probsa.evaluation import at_chance, load, read_predictions
+from probsa.evaluation import Reservation, at_chance, load, read_predictions
 from probsa.models import arguments as arguments_of
 from probsa.training import RunFolder, default_recipe
 from probsa.workflow import finish_run
@@ -92,17 +92,18 @@ def test_reservations_about_a_run_are_stored_with_all_its_predictions(
 ):
     features, _, run = trained
     shutil.copytree(run, tmp_path / "run")
-    said = ("This model is not shown better than chance: so.", "nor is its map")
+    chance = Reservation(kind="chance", text="This model is not shown better than chance: so.")
+    said = (chance, Reservation(kind="null maps", text="nor is its map"))
     monkeypatch.setattr("probsa.evaluation.report.report.Report.reservations", said)
     finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none", extras=False)
     given = ["predict", str(tmp_path / "run"), "--features", str(features)]
     assert main([*given, "--out", str(tmp_path / "p")]) == 0
     for folder in (tmp_path / "run" / "predictions", tmp_path / "p"):
-        stored = read_predictions(folder).metadata["reservations"]
-        assert stored[: len(said)] == list(said)
-        assert "4 bags" in stored[-1]  # so few that ± spans little
-    own = read_predictions(run / "predictions").metadata.get("reservations", [])
-    both = f"{said[0]} (the first of 2 such runs)"
+        stored = read_predictions(folder).metadata
+        assert stored.reservations[: len(said)] == said and stored.training_bags == 4
+        assert stored.reservations[-1].kind == "few training bags"  # so few that ± spans little
+    own = read_predictions(run / "predictions").metadata.reservations
+    both = f"{chance.text} (the first of 2 such runs)"
     # of several runs, only what holds for all
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     for other, expected in (("again", both), (run, both if at_chance(own) else "")):
@@ -110,8 +111,10 @@ def test_reservations_about_a_run_are_stored_with_all_its_predictions(
         capsys.readouterr()
         assert main([*several, "--overwrite", "--json"]) == 1  # both runs have seen most bags
         assert json.loads(capsys.readouterr().out)["chance"] == expected
-        stored = read_predictions(tmp_path / "of_two").metadata.get("reservations", [])
-        assert stored == ([expected] if expected else [])
+        stored = read_predictions(tmp_path / "of_two").metadata.reservations
+        assert [(each.kind, each.text) for each in stored] == (
+            [("chance", expected)] if expected else []
+        )
 
 
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):
@@ -306,7 +309,7 @@ def test_train_without_a_model_uses_the_default_recipe(tmp_path):
     assert main(command) == 0
     recipe = default_recipe()
     metadata = load(run).metadata
-    assert (metadata["model"], metadata["members"]) == (recipe["model.name"], 2)
+    assert (metadata.model, metadata.members) == (recipe["model.name"], 2)
     assert RunFolder(run).config().training.batch_size == recipe["training.batch_size"]
     assert main(["train", "--out", str(run), "--resume", "--maps", "none"]) == 0
 
@@ -315,7 +318,7 @@ def test_a_kl_weight_of_0_means_the_plain_model(tmp_path):
     write_folder(tmp_path / "data")
     run, command = without_model(tmp_path, "--model", "abmil-probsa-diag", "--kl-weight", "0")
     assert main(command) == 0
-    assert load(run).metadata["model"] == "abmil"
+    assert load(run).metadata.model == "abmil"
 
 
 def test_train_without_a_model_on_three_classes(tmp_path, capsys):

@@ -56,8 +56,8 @@ def test_the_option_scales_the_predictions_of_the_ensemble(trained, tmp_path):
     _, _, run, scaled = trained
     plain, got = read_predictions(run.predictions), read_predictions(scaled.predictions)
     temperature = _temperature(scaled)
-    assert not run.temperature_file.exists() and "temperature" not in plain.metadata
-    assert abs(np.log(temperature)) > 0.2 and got.metadata["temperature"] == temperature
+    assert not run.temperature_file.exists() and plain.metadata.temperature is None
+    assert abs(np.log(temperature)) > 0.2 and got.metadata.temperature == temperature
     expected = expit(logit(plain.probability) / temperature)
     np.testing.assert_allclose(got.probability, expected, rtol=1e-4)
     assert plain.bags == got.bags
@@ -87,7 +87,7 @@ def test_distances_are_stored_by_bag_and_instance(trained):
     split = json.loads(run.split_file.read_text())
     assert about["training_bags"] == len(split["train"])
     assert ((table.ood >= 0) & (table.ood <= 1)).all() and (table.ood_distance > 0).all()
-    assert table.metadata["distance_validation_bags"] == table.parts.count("val")
+    assert table.metadata.distance_validation_bags == table.parts.count("val")
     with h5py.File(table.instance_path(table.bags[0])) as f:
         assert f["ood"].shape == f["ood_distance"].shape == f["degree"].shape
     # Validation bags are compared with themselves: their percentiles are spread evenly.
@@ -112,7 +112,7 @@ def test_runs_without_the_files_keep_working_and_several_share_a_temperature(tra
     assert read_predictions(tmp_path / "p").ood is None
     predict_folder([run.path, scaled.path], features, out=tmp_path / "q")
     got = read_predictions(tmp_path / "q")
-    assert got.metadata["temperature"] == pytest.approx(_temperature(scaled) ** 0.5)
+    assert got.metadata.temperature == pytest.approx(_temperature(scaled) ** 0.5)
     assert got.threshold == pytest.approx(
         np.mean([r.thresholds().threshold for r in (run, scaled)])
     )

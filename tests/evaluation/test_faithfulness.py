@@ -19,6 +19,7 @@ from probsa.errors import BagError, InputError, UnknownName
 from probsa.evaluation import (
     DeletionCurves,
     MapScoreChoice,
+    PredictionsMetadata,
     choose_map_score,
     deletion_curves,
     evaluate,
@@ -297,7 +298,7 @@ def test_bags_without_curves_are_counted_and_damage_is_named(tmp_path):
 def test_predictions_with_curves_are_the_predictions():
     p, bags, found = predictor(), [bag(seed=k) for k in range(3)], []
     choice = MapScoreChoice(chosen="contribution", drops={}, bags=0, reason="", rule="")
-    p.metadata["map_score"] = asdict(choice)
+    p.metadata = replace(p.metadata, map_score=choice)
     got = list(predicted_with_curves(p, bags, into=found))
     for a, b in zip(got, p.predict(bags), strict=True):
         np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
@@ -363,9 +364,9 @@ def test_the_score_whose_removal_matters_most_is_chosen(name, classes):
     assert choice.drops["attention"] < 0.1 < choice.drops[choice.chosen]
     assert choice.reason.startswith(f"{choice.chosen}: removing its top instances")
     assert "for attention" in choice.reason
-    assert MapScoreChoice.of({"map_score": asdict(choice)}, where="f") == choice
-    assert MapScoreChoice.of({}, where="f") is None
-    refused(InputError, r"^f: map_score.*", MapScoreChoice.of, {"map_score": 1e19}, where="f")
+    stored = PredictionsMetadata.of({"map_score": asdict(choice)}, where="f")
+    assert stored.map_score == choice and stored.to_dict() == {"map_score": asdict(choice)}
+    refused(InputError, "map_score", PredictionsMetadata.of, {"map_score": 1e19}, where="f")
 
 
 def test_the_choice_depends_on_neither_order_nor_instance_labels():
@@ -493,7 +494,7 @@ def test_the_chosen_score_and_its_rule_are_stated(runs, tmp_path):
     data, found = runs
     predict_run(found["survival"])
     table = read_predictions(found["survival"].predictions)
-    choice = MapScoreChoice.of(table.metadata, where="here")
+    choice = table.metadata.map_score
     assert choice is not None and "risk" in choice.rule and choice.bags == 6
     assert "random" not in choice.drops and "risk" in choice.reason
     out = tmp_path / "predictions"

@@ -15,7 +15,7 @@ from support.refusals import refused
 import probsa
 from probsa.core import NO_OUTPUTS, Outputs, files, note_written
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
-from probsa.evaluation import storage
+from probsa.evaluation import PredictionsMetadata, storage
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.storage import (
     read_instances,
@@ -98,7 +98,7 @@ def test_a_round_trip_preserves_everything(tmp_path, parts):
     assert read.parts == ("test", "new", "val", "new")
     assert read.classes == ("0", "1")
     assert read.threshold == 0.75
-    assert read.metadata == {"model": "abmil", "epoch": 3}
+    assert read.metadata == PredictionsMetadata(model="abmil", epoch=3)
     assert read.probability.shape == (4, 1)
     assert _rows(tmp_path / "p")[0][6:] == [f"sd_{part}_1" for part in parts]
     for p in predictions:

@@ -12,11 +12,11 @@ from support.refusals import refused
 
 from probsa.core import read_json, write_csv, write_json
 from probsa.errors import InputError
-from probsa.evaluation import MAP_TRUST, METADATA, StoredTrust, evaluate, stored_trust
+from probsa.evaluation import METADATA, evaluate, read_predictions, stored_trust
 from probsa.evaluation.faithfulness import write_curves
 from probsa.evaluation.map_tests import MapTest
 from probsa.evaluation.report.trust import is_gain, map_trust
-from probsa.evaluation.storage import MEAN_FEATURES, read_predictions
+from probsa.evaluation.storage import MEAN_FEATURES
 from probsa.statistics import Metric
 from probsa.tasks import TASKS, Stated
 
@@ -133,7 +133,7 @@ def test_one_rule_judges_faithfulness_for_summary_page_and_pictures(tmp_path, ga
     folder = _folder(tmp_path / "p", GOOD)
     before = evaluate(folder, bootstrap=200).map_trust
     metadata = read_json(folder / METADATA, advice="")
-    stated = {"map_score": choice, MAP_TRUST: asdict(StoredTrust.of(before))}
+    stated = {"map_score": choice, "map_trust": asdict(before.stored)}
     write_json(folder / METADATA, {**metadata, **stated})
     if gain is not None:
         g = np.random.default_rng(0)
@@ -167,11 +167,11 @@ def test_of_another_score_only_the_tests_of_the_model_hold(tmp_path):
     known = evaluate(folder, bootstrap=200).map_trust
     assert MapTest.NULL_MAPS not in known.untested
     metadata = read_json(folder / METADATA, advice="")
-    write_json(folder / METADATA, {**metadata, MAP_TRUST: asdict(StoredTrust.of(known))})
+    write_json(folder / METADATA, {**metadata, "map_trust": asdict(known.stored)})
     table = read_predictions(folder)
     assert stored_trust(table) == known
     other = stored_trust(table, score="probability")
     assert {MapTest.NULL_MAPS, MapTest.FAITHFULNESS} <= set(other.untested)
     assert (MapTest.CHANCE in other.failed) is (MapTest.CHANCE in known.failed)
-    damaged = replace(table, metadata={**table.metadata, MAP_TRUST: "torn"})
-    refused(InputError, MAP_TRUST, stored_trust, damaged)
+    write_json(folder / METADATA, {**metadata, "map_trust": "torn"})
+    refused(InputError, "map_trust", read_predictions, folder)

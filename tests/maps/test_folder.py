@@ -106,7 +106,6 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch
     assert against(table, negative).startswith("The instances speak for the class, but")
     assert against(table, replace(low, score_kind="logit")) == ""
     assert reservations(table) == ("This model is not shown better than chance.",)
-    assert reservations(replace(table, metadata={"reservations": "torn"})) == ()
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
     assert resolve(table, "auto").caption.startswith("Evidence is what the instance says")

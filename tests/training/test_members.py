@@ -41,7 +41,7 @@ def test_an_ensemble_is_a_run_whose_members_differ_in_their_seed_alone(tmp_path)
     predictor = load(run.path, device="cpu")
     assert isinstance(predictor, Ensemble) and len(predictor.members) == 3
     bags, stored = open_data(config.data), read_predictions(run.predictions)
-    assert stored.metadata["members"] == 3 and len(stored.metadata["epoch"]) == 3
+    assert stored.metadata.members == 3 and len(stored.metadata.epoch) == 3
     names = stored.bags
     alone = [list(load(m.path, device="cpu").predict(bags.bag(n) for n in names)) for m in members]
     for row, name in enumerate(names):
@@ -88,8 +88,8 @@ def test_a_run_states_the_weight_of_neighbours_on_its_validation_bags(tmp_path):
     predictor, prepared = load(run.path, device="cpu"), prepare(config)
     found = [*predictor.predict(prepared.bags.bag(n) for n in prepared.split.val)]
     weights = [p.neighbour_weight for p in found]
-    assert stated["neighbour_weight"] == pytest.approx(np.mean(weights), rel=1e-5)
-    assert 0 < stated["neighbour_weight"] < 1 and "neighbour_share" not in stated
+    assert stated.neighbour_weight == pytest.approx(np.mean(weights), rel=1e-5)
+    assert 0 < stated.neighbour_weight < 1 and "neighbour_share" not in stated.more
 
 
 def test_members_take_the_assumptions_in_turn(tmp_path):

@@ -64,7 +64,7 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
 
 
 def words_of(table):
-    return table.of_task.page_words(table.outputs, table.metadata.get("target") or ())
+    return table.of_task.page_words(table.outputs, table.metadata.target)
 
 
 def test_the_page_has_the_words_of_the_task(tables):

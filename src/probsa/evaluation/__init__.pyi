@@ -20,7 +20,6 @@ from .context import target_data as target_data
 from .ensemble import MeansOfRuns as MeansOfRuns
 from .faithfulness import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
 from .faithfulness import DeletionCurves as DeletionCurves
-from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
 from .faithfulness import deletion_curves as deletion_curves
 from .faithfulness import predicted_with_curves as predicted_with_curves
@@ -49,6 +48,12 @@ from .map_scores import drawable_scores as drawable_scores
 from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
 from .map_tests import MapTest as MapTest
+from .metadata import MapScoreChoice as MapScoreChoice
+from .metadata import PredictionsMetadata as PredictionsMetadata
+from .metadata import Reservation as Reservation
+from .metadata import StoredRule as StoredRule
+from .metadata import StoredTrust as StoredTrust
+from .metadata import at_chance as at_chance
 from .model_card import CardFacts as CardFacts
 from .prediction import SCORE_COLOURS as SCORE_COLOURS
 from .prediction import SIGNED_COLOURS as SIGNED_COLOURS
@@ -60,14 +65,9 @@ from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
 from .report.report import Report as Report
 from .report.report import evaluate as evaluate
-from .report.stored_trust import MAP_TRUST as MAP_TRUST
-from .report.stored_trust import StoredTrust as StoredTrust
 from .report.stored_trust import stored_trust as stored_trust
-from .report.summary import at_chance as at_chance
 from .report.trust import MapTrust as MapTrust
 from .report.trust import map_trust as map_trust
-from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
-from .report.uncertainty import DISTANCE_VALIDATION_PATIENTS as DISTANCE_VALIDATION_PATIENTS
 from .report.within import NullComparison as NullComparison
 from .report.within import compare_to_null_maps as compare_to_null_maps
 from .scores import doubt as doubt
@@ -85,10 +85,7 @@ from .storage import MEAN_FEATURES as MEAN_FEATURES
 from .storage import METADATA as METADATA
 from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
-from .storage import RULE as RULE
-from .storage import TRAINING_BAGS as TRAINING_BAGS
 from .storage import Predictions as Predictions
-from .storage import StoredRule as StoredRule
 from .storage import check_predictions_output as check_predictions_output
 from .storage import choose_on_validation as choose_on_validation
 from .storage import read_predictions as read_predictions

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..core import TextTable, as_record, group_keys
+from ..core import TextTable, group_keys
 from ..datasets import check_bag_table, match_bags, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws, Threshold
@@ -21,11 +21,8 @@ from ..training import RunFolder
 from .prediction import Prediction
 from .storage import (
     MEAN_FEATURES,
-    METADATA,
     PREDICTIONS_TABLE,
-    RULE,
     Predictions,
-    StoredRule,
     call_threshold,
     choose_on_validation,
     listed,
@@ -163,11 +160,11 @@ def target_data(
     Raises:
         InputError: the stored predictions of the mean of the features are of other bags.
     """
-    training, picked = predictions.metadata.get("training_targets"), list(rows)
+    picked = list(rows)
+    training = predictions.metadata.training_targets
     if training is not None:
         training = np.array(training, dtype=np.float64).reshape(len(training), -1)
     path, of_means = predictions.folder / MEAN_FEATURES, None
-    thresholds = predictions.metadata.get("thresholds")
     if path.is_file():
         columns = predictions.outputs.names or predictions.classes
         columns = columns[-predictions.probability.shape[1] :]
@@ -190,7 +187,7 @@ def target_data(
         names=predictions.class_names,
         scores={k: v[picked] for k, v in predictions.scores.items()},
         training=training,
-        thresholds=None if thresholds is None else tuple(thresholds),
+        thresholds=predictions.metadata.thresholds,
         of_means=of_means,
     )
 
@@ -225,12 +222,16 @@ def threshold_of(
         positive=[None if y is None else y[0] > 0 for y in targets],
         p=predictions.probability,
     )
-    stated = predictions.metadata.get(RULE)
+    stated = predictions.metadata.threshold_rule
     if found is None or found.origin != "stored" or stated is None:
         return found
-    where = str(predictions.folder / METADATA)
-    how = as_record(StoredRule, stated, where=where, advice="predict again")
-    return replace(found, rule=how.rule, reached=how.reached, bags=how.bags, of_class=how.of_class)
+    return replace(
+        found,
+        rule=stated.rule,
+        reached=stated.reached,
+        bags=stated.bags,
+        of_class=stated.of_class,
+    )
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:
@@ -261,7 +262,7 @@ def read_truth(
     group, where = predictions.group_of, "predictions.csv"
     truth = Truth(targets=stored, group=group)
     if path is not None:
-        columns = metadata.get("target") or (predictions.classes if task.has_findings else None)
+        columns = metadata.target or (predictions.classes if task.has_findings else None)
         table = read_table(
             path,
             classes=_known_classes(predictions, classes) if task.has_classes else None,
@@ -270,9 +271,9 @@ def read_truth(
                 task="auto" if task.unordered_classes else task.name,
                 target=None if columns is None else tuple(columns),
             ),
-            covariates=metadata.get("covariates", ()),
+            covariates=metadata.covariates,
         )
-        of_patients = metadata.get("unit") == "patient"
+        of_patients = metadata.unit == "patient"
         table = patient_table(table) if of_patients else match_bags(table, predictions.bags)
         given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
         group = table.group_of or group

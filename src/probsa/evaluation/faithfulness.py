@@ -37,6 +37,7 @@ from ..tasks import TASKS
 from .context import INSTANCE_RESAMPLES, Context
 from .instances.measures import rank_correlation
 from .map_scores import MapScore, available_scores, drawn_values, map_values
+from .metadata import MapScoreChoice
 from .prediction import Prediction
 from .predictor import Predictor
 from .scores import class_column
@@ -278,7 +279,7 @@ def predicted_with_curves(
     predictor: Predictor, bags: Iterable[Bag], *, into: list[DeletionCurves]
 ) -> Iterator[Prediction]:
     """Yield the prediction of each bag; append to `into` the curves of the score that maps show."""
-    choice = MapScoreChoice.of(predictor.metadata, where="the predictor's metadata")
+    choice = predictor.metadata.map_score
     for bag in bags:
         p, curves = deletion_curves(predictor, bag, shown=None if choice is None else choice.chosen)
         into.append(curves)
@@ -443,30 +444,6 @@ def _rule(task: TaskName) -> str:
         "replaces the model's own only if its drop is larger by more than one standard error of "
         "the difference. The drop of a random order is subtracted; instance labels are not used"
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MapScoreChoice:
-    """Which score the maps of a run show, and why."""
-
-    chosen: MapScore
-    drops: dict[str, float]
-    """Mean drop of the probability by score, minus the drop of a random order."""
-    bags: int
-    """Number of bags that the drops were measured on."""
-    reason: str
-    """The reason in words, for captions."""
-    rule: str
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any], *, where: Path | str) -> "MapScoreChoice | None":
-        """Return the choice in the metadata of predictions; None if there is none.
-
-        Raises:
-            InputError: something else is stored in its place; the message starts with `where`.
-        """
-        stored = metadata.get("map_score")
-        return None if stored is None else as_record(cls, stored, where=f"{where}: map_score")
 
 
 def choose_map_score(

@@ -464,16 +464,14 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
 
 def _of_folder(bags: Context, predictions: Predictions) -> Context:
     """Return the calibration bags among other predictions of the same model."""
-    one, other = (
-        {"task": p.task, "classes": ", ".join(p.class_names)}
-        | {k: p.metadata[k] for k in OF_MODEL if k in p.metadata}
-        for p in (bags.predictions, predictions)
-    )
-    for key, value in one.items():
-        if value != other.get(key, value):
+    traits = _traits_of_model(bags.predictions)
+    other_traits = _traits_of_model(predictions)
+    for key, value in traits.items():
+        if value != other_traits.get(key, value):
             raise InputError(
                 f"{bags.predictions.folder} and {predictions.folder} are of different models: "
-                f"{key} is {value} and {other[key]}. Calibrate with predictions of the same model"
+                f"{key} is {value} and {other_traits[key]}. Calibrate with predictions of the same "
+                "model"
             )
     truth = replace(
         bags.truth,
@@ -490,6 +488,13 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
             f"{predictions.folder}: list the calibration bags in the same table of labels"
         )
     return found
+
+
+def _traits_of_model(predictions: Predictions) -> dict[str, Any]:
+    """Return what differs between models, as far as predictions state it."""
+    entries = predictions.metadata.to_dict()
+    traits = {"task": predictions.task, "classes": ", ".join(predictions.class_names)}
+    return traits | {key: entries[key] for key in OF_MODEL if key in entries}
 
 
 def _caution(bags: Context, calibration: Context) -> str | None:

@@ -1,7 +1,7 @@
 """Load what runs have fitted: predictors, null maps, and distances; of several runs their means."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from ..variational import Bernoulli, Categorical, Findings, Likelihood
 from .baselines.distance import TrainingDistance
 from .baselines.null_maps import NullMaps, null_maps_file
 from .ensemble import MeansOfRuns
+from .metadata import PredictionsMetadata
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .pretrained import CONFIG, local_folder, read_model
@@ -38,8 +39,6 @@ from .storage import PREDICTIONS_TABLE
 from .temperature import Temperature, fit_temperature, scale_prediction
 
 T = TypeVar("T")
-SHARED = ("target", "unit", "covariates", "prior")
-"""Entries of the origin of predictions that several runs have in common."""
 
 
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
@@ -67,12 +66,9 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     config = run.config()
     if checkpoint not in ("best", "last"):
         raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
-    metadata: dict[str, Any] = {"model": config.model}
     if config.training.members > 1:
         members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
-        metadata["members"] = len(members)
-        shared = [k for k in ("epoch", "kappa") if k in members[0].metadata]
-        metadata |= {k: [member.metadata[k] for member in members] for k in shared}
+        metadata = _metadata_of_members(config.model, [member.metadata for member in members])
         predictor = Ensemble(members, config=config, metadata=metadata)
     else:
         stored = load_checkpoint(run.best if checkpoint == "best" else run.last)
@@ -83,21 +79,42 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
             device=device,
             precision=config.training.precision,
             config=config,
-            metadata=metadata | {"epoch": progress_of(stored).epoch},
             stated=FeatureMetadata.read(run.features_file),
         )
-        predictor.metadata |= predictor.model.monitored()
+        monitored = dict(predictor.model.monitored())
+        predictor.metadata = PredictionsMetadata(
+            model=config.model,
+            epoch=progress_of(stored).epoch,
+            kappa=monitored.pop("kappa", None),
+            more=monitored,
+        )
     predictor.run = run
+    prior = None
     for member in predictor.members:
-        predictor.metadata |= _move_prior(member.model.likelihood, run, config)
-    predictor.metadata |= _target_metadata(predictor, run, config)
+        prior = _move_prior(member.model.likelihood, run, config)
+    predictor.metadata = _with_target(
+        replace(predictor.metadata, prior=prior), predictor, run, config
+    )
     if run.temperature_file.is_file():
         advice = "remove it to predict without it, or copy the run again"
         fitted = read_record(Temperature, run.temperature_file, advice=advice)
-        predictor.temperature = predictor.metadata["temperature"] = float(fitted.temperature)
+        predictor.temperature = float(fitted.temperature)
+        predictor.metadata = replace(predictor.metadata, temperature=predictor.temperature)
     if (stored := run.thresholds()) is not None:
         predictor.threshold = stored.threshold
     return predictor
+
+
+def _metadata_of_members(model: str, members: Sequence[PredictionsMetadata]) -> PredictionsMetadata:
+    """Return what is known of an ensemble of one run: epoch and κ of each member."""
+    epochs = [member.epoch for member in members if isinstance(member.epoch, int)]
+    kappas = [member.kappa for member in members if isinstance(member.kappa, float)]
+    return PredictionsMetadata(
+        model=model,
+        members=len(members),
+        epoch=tuple(epochs) or None,
+        kappa=tuple(kappas) or None,
+    )
 
 
 def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) -> Predictor:
@@ -116,47 +133,51 @@ def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) 
     return predictor
 
 
-def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> dict[str, str]:
+def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> str | None:
     """Move probabilities from the shares of classes in the training loss to those of the run.
 
     Returns:
-        A sentence under `prior` for the metadata; empty if nothing is said of the shares.
+        How they were moved, in a sentence; None if nothing is said of the shares.
     """
     prior = stored_prior(run)
     if prior is not None:
         if not isinstance(likelihood, Bernoulli | Categorical):
-            return {"prior": "probabilities are not adjusted: the loss is no class likelihood"}
+            return "probabilities are not adjusted: the loss is no class likelihood"
         likelihood.prior_shift = prior.shift(one_logit=isinstance(likelihood, Bernoulli))
-        return {"prior": prior.sentence()}
+        return prior.sentence()
     if not isinstance(likelihood, Findings) or likelihood.positive_weights is None:
-        return {}
+        return None
     if not config.training.prior_correction:
-        return {"prior": "the loss weights findings, which raises the probability of rare ones"}
+        return "the loss weights findings, which raises the probability of rare ones"
     likelihood.prior_shift = -torch.log(likelihood.positive_weights)
-    return {"prior": "probabilities are moved back from weighted to training shares of findings"}
+    return "probabilities are moved back from weighted to training shares of findings"
 
 
-def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) -> dict[str, Any]:
-    """Return what predictions state of their target, with which they can be evaluated alone.
+def _with_target(
+    metadata: PredictionsMetadata, predictor: Predictor, run: RunFolder, config: RunConfig
+) -> PredictionsMetadata:
+    """Add what predictions state of their target, with which they can be evaluated alone.
 
     These are the columns of the target, the unit and the covariates, where they are not the usual;
     for tasks without classes also the training targets, with which null rivals and weights of
     censoring are computed, and for findings the threshold of each.
     """
-    data = config.data
-    stated: dict[str, Any] = {
-        "target": list(data.targets.columns or ()),
-        "unit": "patient" if data.targets.unit == "patient" else None,
-        "covariates": list(data.covariates.columns),
-    }
-    stated = {key: value for key, value in stated.items() if value}
-    task = TASKS[predictor.task]
+    data, task = config.data, TASKS[predictor.task]
+    training_targets = thresholds = None
     if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
-        stated["training_targets"] = stored.train
-    if task.has_findings and (chosen := run.thresholds()) and chosen.findings is not None:
-        stated["thresholds"] = chosen.findings
-    return stated
+        training_targets = stored.train
+    chosen = run.thresholds() if task.has_findings else None
+    if chosen is not None and chosen.findings is not None:
+        thresholds = tuple(chosen.findings)
+    return replace(
+        metadata,
+        target=tuple(data.targets.columns or ()),
+        unit="patient" if data.targets.unit == "patient" else None,
+        covariates=tuple(data.covariates.columns),
+        training_targets=training_targets,
+        thresholds=thresholds,
+    )
 
 
 def from_pretrained(
@@ -174,7 +195,9 @@ def from_pretrained(
         CheckpointError: the weights are damaged, or a tensor is missing or not expected.
         MissingExtra: a repository is named, and huggingface_hub is not installed.
     """
-    config, checkpoints = read_model(local_folder(source, revision=revision))
+    folder = local_folder(source, revision=revision)
+    config, checkpoints = read_model(folder)
+    metadata = PredictionsMetadata.of(config.about or {}, where=str(folder / CONFIG))
     run = None if config.run is None else RunConfig.from_dict(config.run)
     members = []
     for stored, about in zip(checkpoints, config.members, strict=True):
@@ -184,7 +207,7 @@ def from_pretrained(
             device=device,
             precision=config.precision,
             config=run,
-            metadata=config.about,
+            metadata=metadata,
             stated=config.features,
         )
         if about.prior_shift is not None:
@@ -192,7 +215,7 @@ def from_pretrained(
         members.append(member)
     predictor = members[0]
     if len(members) > 1:
-        predictor = Ensemble(members, config=run, metadata=config.about)
+        predictor = Ensemble(members, config=run, metadata=metadata)
     predictor.temperature = float(config.temperature)
     predictor.threshold = config.threshold
     return predictor
@@ -213,14 +236,15 @@ def scale_run(
         validation: unscaled predictions of the validation bags.
         y: their class indices.
     """
-    predictor.metadata.pop("temperature", None)
+    predictor.metadata = replace(predictor.metadata, temperature=None)
     if not run.config().training.temperature_scaling or not validation:
         remove_written(run.temperature_file)
         return list(validation)
     p = np.stack([p.probability for p in validation]).astype(np.float64)
     fitted = fit_temperature(y, p)
     write_json(run.temperature_file, asdict(fitted))
-    predictor.temperature = predictor.metadata["temperature"] = fitted.temperature
+    predictor.temperature = fitted.temperature
+    predictor.metadata = replace(predictor.metadata, temperature=fitted.temperature)
     return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
 
 
@@ -268,20 +292,25 @@ def load_several(
         )
     seen = _seen(folders)
     members = [(m, known) for run, known in zip(runs, seen, strict=True) for m in run.members]
-    about = {"runs": [str(f) for f in folders], "members": len(members)}
-    about |= {k: first.metadata[k] for k in SHARED if k in first.metadata}
     ensemble = Ensemble(
         [member for member, _ in members],
         seen=[known for _, known in members],
         config=next((run.config for run in runs if run.config is not None), None),
-        metadata=about,
+        metadata=PredictionsMetadata(
+            runs=tuple(map(str, folders)),
+            members=len(members),
+            target=first.metadata.target,
+            unit=first.metadata.unit,
+            covariates=first.metadata.covariates,
+            prior=first.metadata.prior,
+        ),
     )
     ensemble.temperature = float(np.exp(np.mean(np.log([run.temperature for run in runs]))))
     thresholds = [run.threshold for run in runs if run.threshold is not None]
     if len(thresholds) == len(runs):
         ensemble.threshold = sum(thresholds) / len(runs)
     if ensemble.temperature != 1:
-        ensemble.metadata["temperature"] = ensemble.temperature
+        ensemble.metadata = replace(ensemble.metadata, temperature=ensemble.temperature)
     return ensemble
 
 

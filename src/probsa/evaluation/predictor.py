@@ -28,6 +28,7 @@ from ..models import Model, Output, bag_rows
 from ..tasks import TASKS, Stated
 from ..training import RunConfig, RunFolder, Standardizer, choose_device, precision_context
 from .ensemble import combine, new_to
+from .metadata import PredictionsMetadata
 from .model_card import PARTS as PARTS_OF_RUN
 from .model_card import CardFacts, facts_of, model_card
 from .prediction import EXPLANATIONS, Prediction
@@ -37,8 +38,6 @@ from .words import METRIC_TITLES
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
-PRIVATE = ("runs", "training_targets")
-"""Entries of the origin of predictions that stay where they are: paths and labels."""
 ONE_BAG = 2
 """Number of axes of an array that is a single bag: instances and features."""
 SEEN_BY_ALL = "every run was trained or validated on it"
@@ -64,14 +63,16 @@ class Predictor:
         device: str = "cpu",
         precision: str = "float32",
         config: RunConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: PredictionsMetadata | None = None,
         stated: FeatureMetadata | None = None,
     ) -> None:
         self.device = choose_device(device)
         self.model = model.to(self.device).eval()
         self.standardizer = standardizer.to(self.device)
         self.classes, self.precision = tuple(classes), precision
-        self.config, self.metadata = config, metadata or {}
+        self.config = config
+        self.metadata = metadata or PredictionsMetadata()
+        """The origin of the predictions, which is stored with them."""
         self.stated = stated
         """The metadata of the training features; None if it is not known."""
         self.run: RunFolder | None = None
@@ -197,7 +198,7 @@ class Predictor:
             precision=self.precision,
             temperature=float(self.temperature),
             threshold=self.threshold,
-            about={k: v for k, v in self.metadata.items() if k not in PRIVATE},
+            about=replace(self.metadata, runs=(), training_targets=None).to_dict(),
             probsa_version=__version__,
         )
         tensors = {
@@ -308,8 +309,8 @@ class Predictor:
     @property
     def names_and_thresholds(self) -> Stated:
         """The names of the classes and the thresholds, with which bags are called."""
-        thresholds, target = (self.metadata.get(key) for key in ("thresholds", "target"))
-        return Stated(self.classes, self.threshold, thresholds, target or ())
+        metadata = self.metadata
+        return Stated(self.classes, self.threshold, metadata.thresholds, metadata.target)
 
     def _scaled(self, bags: list[Bag]) -> Iterator[Prediction]:
         for p in self._predict_batch(bags):
@@ -356,7 +357,7 @@ class Ensemble(Predictor):
         *,
         seen: Sequence[frozenset[str]] | None = None,
         config: RunConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: PredictionsMetadata | None = None,
     ) -> None:
         first = members[0]
         super().__init__(

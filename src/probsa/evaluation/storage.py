@@ -21,8 +21,6 @@ from ..core import (
     NO_OUTPUTS,
     BagKind,
     Outputs,
-    PositiveFloat,
-    PositiveInt,
     TaskName,
     TextTable,
     UnitInterval,
@@ -59,6 +57,7 @@ from ..tasks import (
     class_name,
     task_of_classes,
 )
+from .metadata import PredictionsMetadata
 from .prediction import LIKE_ATTENTION, OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS = "predictions"
@@ -76,8 +75,6 @@ SLIDES = "slides.csv"
 """A table of the slides of patients, which 0.2 wrote: it is replaced with the predictions."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
-TRAINING_BAGS = "training_bags"
-"""The entry of predictions.json with the number of bags that the run was trained on."""
 FEW_TRAINING_BAGS = 20
 """With fewer training bags, predictions state that they depend on these bags."""
 OWN = {
@@ -207,7 +204,7 @@ class Predictions:
     classes: tuple[str, ...]
     call_threshold: Threshold | None
     """The threshold of p(Y = 1) for positive calls by the stored labels, see `call_threshold`."""
-    metadata: dict[str, Any]
+    metadata: PredictionsMetadata
     std_within: Float[np.ndarray, "bags columns"] | None = None
     """None for predictions of one model, as `std_between`."""
     std_between: Float[np.ndarray, "bags columns"] | None = None
@@ -331,10 +328,12 @@ def read_predictions(folder: Path | str) -> Predictions:
     """
     folder = find_predictions(folder)
     path = folder / PREDICTIONS_TABLE
-    metadata, stated = {}, _StoredMetadata(threshold=None, classes=None)
-    if (file := folder / METADATA).is_file():
-        metadata = read_json(file, advice="predict again")
-        stated = as_record(_StoredMetadata, metadata, where=str(file), advice="predict again")
+    file = folder / METADATA
+    entries: dict[str, Any] = {}
+    stated = _StoredTable(threshold=None, classes=None)
+    if file.is_file():
+        entries = read_json(file, advice="predict again")
+        stated = as_record(_StoredTable, entries, where=str(file), advice="predict again")
     table = TextTable.read(path)
     names = tuple(c.removeprefix("p_") for c in table.columns if c.startswith("p_"))
     task = TASKS[stated.task or task_of_classes(len(names))]
@@ -344,7 +343,7 @@ def read_predictions(folder: Path | str) -> Predictions:
         outputs = _stored_outputs(task, stated.outputs or (), folder / METADATA)
     schema = columns_of(task.name, names=outputs.names or names or ["<class>"], classes=classes)
     wanted = [c for columns in schema if not columns.optional for c in columns.names]
-    if metadata:  # written by the package; a bare table is enough otherwise
+    if entries:  # written by the package; a bare table is enough otherwise
         wanted += ["part", *(("label", "prediction") if task.has_classes else ())]
     table.select("bag", *wanted)
     rows = [cells for _, cells in table.by_name("bag").values()]
@@ -370,7 +369,10 @@ def read_predictions(folder: Path | str) -> Predictions:
     if "group" in table.columns:
         stated_groups = {row["bag"]: row["group"] for row in rows}
         group_of = dict(zip(bags, group_keys(bags, stated_groups), strict=True))
-    used = {"task", "classes", "threshold", *(() if task.has_classes else ("outputs",))}
+    used = {"task", "classes", "threshold"}
+    if not task.has_classes:
+        used.add("outputs")
+    others = {key: value for key, value in entries.items() if key not in used}
     return Predictions(
         folder=folder,
         bags=bags,
@@ -385,7 +387,7 @@ def read_predictions(folder: Path | str) -> Predictions:
             positive=[None if label is None else label > 0 for label in labels],
             p=values["probability"],
         ),
-        metadata={k: v for k, v in metadata.items() if k not in used},
+        metadata=PredictionsMetadata.of(others, where=str(file)),
         task=task.name,
         outputs=outputs,
         scores={k: values.pop(k) for k in SCORES if k in values},
@@ -421,15 +423,11 @@ def _label(row: Mapping[str, str], path: Path, classes: int) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredMetadata:
-    """The keys of predictions.json that are used again; a model may add others."""
+class _StoredTable:
+    """The keys of predictions.json that the table of bags needs; see `PredictionsMetadata`."""
 
     threshold: UnitInterval | None
     classes: tuple[str, ...] | None
-    model: str = ""
-    temperature: PositiveFloat | None = None
-    kappa: float | tuple[float, ...] | None = None
-    neighbour_weight: float | None = None
     task: TaskName | None = None
     outputs: tuple[str, ...] | None = None
 
@@ -474,33 +472,6 @@ def call_threshold(
     return choose_threshold(y, p[known, -1].astype(np.float64))
 
 
-RULE = "threshold_rule"
-"""The key of predictions.json with the rule that chose the stored threshold."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredRule:
-    """How the stored threshold was chosen, if a sensitivity or specificity was asked for."""
-
-    rule: str
-    reached: UnitInterval
-    bags: PositiveInt
-    of_class: PositiveInt | None = None
-    """None in files of versions that did not store it."""
-
-    @classmethod
-    def of(cls, threshold: Threshold | None) -> "dict[str, Any] | None":
-        """Return what is stored of a chosen threshold; None if no share was asked for."""
-        if threshold is None or threshold.rule is None or threshold.reached is None:
-            return None
-        return {
-            "rule": threshold.rule,
-            "reached": threshold.reached,
-            "bags": threshold.bags,
-            "of_class": threshold.of_class,
-        }
-
-
 def choose_on_validation(
     table: Predictions, positive: Mapping[str, bool], *, rule: str
 ) -> Threshold:
@@ -536,8 +507,8 @@ def choose_on_validation(
 
 def stated_of(table: Predictions) -> Stated:
     """Return the names and thresholds that a table of predictions states."""
-    thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
-    return Stated(table.classes, table.threshold, thresholds, target or ())
+    metadata = table.metadata
+    return Stated(table.classes, table.threshold, metadata.thresholds, metadata.target)
 
 
 def verdict_of(table: Predictions, p: Prediction) -> Verdict:
@@ -574,7 +545,7 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         parts: part of each bag in the run (train, val, test or new); new if it is missing here.
         classes: class names in the order of their index; a single logit is that of the last one.
         threshold: p(Y = 1) from which a bag is called positive; None for that of `call_threshold`.
-        metadata: further entries for predictions.json.
+        metadata: further entries for predictions.json, see `PredictionsMetadata.to_dict`.
         overwrite: whether to replace existing predictions.
         more: called with the folder before it appears, to write further files into it.
 

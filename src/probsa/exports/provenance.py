@@ -71,18 +71,18 @@ def provenance(table: Predictions, p: Prediction) -> Provenance:
     from .. import __version__
 
     stated = table.metadata
-    model = str(stated.get("model") or "unknown")
-    if runs := stated.get("runs"):
-        model = f"{len(runs)} runs: {', '.join(str(run) for run in runs)}"
-    elif (members := stated.get("members")) is not None:
-        model = f"{model} ({members} members)"
+    model = stated.model or "unknown"
+    if stated.runs:
+        model = f"{len(stated.runs)} runs: {', '.join(stated.runs)}"
+    elif stated.members is not None:
+        model = f"{model} ({stated.members} members)"
     changed = table.instance_path(p.name).stat().st_mtime
     return Provenance(
         bag=p.name,
         model=model,
         version=__version__,
         score_kind=p.score_kind,
-        digest=_digest(p, stated),
+        digest=_digest(p, stated.to_dict()),
         predicted=datetime.fromtimestamp(int(changed), UTC),
         call=verdict_of(table, p).text,
         trust=stored_trust(table).line,

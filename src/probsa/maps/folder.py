@@ -13,9 +13,7 @@ from ..errors import BagError, InputError, ProbSAError, UnknownName
 from ..evaluation import (
     FEW_TRAINING_BAGS,
     MAP_SCORES,
-    TRAINING_BAGS,
     MapScore,
-    MapScoreChoice,
     Prediction,
     Predictions,
     drawable_scores,
@@ -147,16 +145,15 @@ def _words(table: Predictions, row: int, p: Prediction, *, drawn: Prediction) ->
 
 def _few_bags(table: Predictions) -> str:
     """Say that ± does not span what other training bags would change, where they are few."""
-    count = table.metadata.get(TRAINING_BAGS)
-    if not isinstance(count, int) or count >= FEW_TRAINING_BAGS:
+    count = table.metadata.training_bags
+    if count is None or count >= FEW_TRAINING_BAGS:
         return ""
     return f" It does not span what others than the {counted(count, 'training bag')} would change."
 
 
 def reservations(table: Predictions) -> tuple[str, ...]:
     """Return what the run's own evaluation says against its maps and calls, in sentences."""
-    stated = table.metadata.get("reservations")
-    return tuple(map(str, stated)) if isinstance(stated, list) else ()
+    return tuple(each.text for each in table.metadata.reservations)
 
 
 def unlike(table: Predictions, row: int) -> str:
@@ -285,7 +282,7 @@ def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
 
 def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     """Return what the maps of a predictions folder show."""
-    choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
+    choice = table.metadata.map_score
     first = next(_readable(table), None)
     known = () if first is None else drawable_scores(first)
     own = known[0] if known else None

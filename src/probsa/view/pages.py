@@ -140,9 +140,7 @@ class ViewData:
         Args:
             remarks: Further entries, such as how an export was made.
         """
-        words = self.table.of_task.page_words(
-            self.table.outputs, self.table.metadata.get("target") or ()
-        )
+        words = self.table.of_task.page_words(self.table.outputs, self.table.metadata.target)
         trust = stored_trust(self.table)
         page = {
             "rows": [asdict(row) for row in self.rows],

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core import TextTable, open_hdf5
 from ..errors import BagError
@@ -12,7 +11,7 @@ from ..training import RunFolder
 from .scripts import without_folders
 
 STATED = {"model": "Model", "members": "Members", "epoch": "Epoch", "temperature": "Temperature"}
-"""Keys of predictions.json that the page shows, and their titles."""
+"""Fields of `PredictionsMetadata` that the page shows, and their titles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,11 +106,10 @@ def facts(table: Predictions) -> list[tuple[str, str]]:
     """Return what is known of the run and its predictions, as pairs of title and text."""
     from .. import __version__
 
-    stored: dict[str, Any] = table.metadata
     found = [("Predictions", table.folder.name)]
     for key, title in STATED.items():
-        value = stored.get(key)
-        if isinstance(value, list):
+        value = getattr(table.metadata, key)
+        if isinstance(value, tuple):
             value = ", ".join(str(v) for v in value)
         if value not in (None, ""):
             found.append((title, str(value)))

@@ -1,9 +1,8 @@
 """Predict a folder of bags with a trained run, or with several."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..core import check_apart, optional_path, read_json, read_record
 from ..datasets import (
@@ -21,16 +20,14 @@ from ..datasets import (
 )
 from ..errors import InputError
 from ..evaluation import (
-    MAP_TRUST,
     METADATA,
     NOTES,
-    RULE,
-    TRAINING_BAGS,
     MapScoreChoice,
     MapTest,
+    PredictionsMetadata,
     Predictor,
+    Reservation,
     StoredRule,
-    StoredTrust,
     at_chance,
     choose_on_validation,
     distances_of,
@@ -115,8 +112,9 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     shown = RunFolder(first).map_score_file
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
-        predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
-    predictor.metadata |= _said_of_runs(runs)
+        choice = read_record(MapScoreChoice, shown, advice=advice)
+        predictor.metadata = replace(predictor.metadata, map_score=choice)
+    predictor.metadata = _with_evaluation(predictor.metadata, runs)
     if threshold is not None:
         _choose_threshold(predictor, runs, rule=threshold)
     bags, table = _units(predictor, Path(features), optional_path(labels))
@@ -185,28 +183,34 @@ def _choose_threshold(predictor: Predictor, runs: Sequence[Path], *, rule: str) 
     positive = {bag: label > 0 for bag, label in labels if label is not None}
     chosen = choose_on_validation(predictions, positive, rule=rule)
     predictor.threshold = chosen.value
-    predictor.metadata.pop(RULE, None)
-    stored_rule = StoredRule.of(chosen)
-    if stored_rule is not None:
-        predictor.metadata[RULE] = stored_rule
+    predictor.metadata = replace(predictor.metadata, threshold_rule=StoredRule.of(chosen))
 
 
-def _said_of_runs(runs: Sequence[Path]) -> dict[str, Any]:
-    """Return what a run's evaluation says against it; of several runs, only that on chance."""
-    stored: list[dict[str, Any]] = []
-    for file in (RunFolder(run).predictions / METADATA for run in runs):
+def _with_evaluation(metadata: PredictionsMetadata, runs: Sequence[Path]) -> PredictionsMetadata:
+    """Add what a run's evaluation says against it; of several runs, only that on chance."""
+    stored: list[PredictionsMetadata] = []
+    for run in runs:
+        file = RunFolder(run).predictions / METADATA
         advice = "train the run again, or remove this file"
-        stored.append(read_json(file, advice=advice) if file.is_file() else {})
+        entries = read_json(file, advice=advice) if file.is_file() else {}
+        stored.append(PredictionsMetadata.of(entries, where=str(file)))
     if len(runs) == 1:
-        names = ("reservations", MAP_TRUST, TRAINING_BAGS, RULE)
-        return {name: stored[0][name] for name in names if stored[0].get(name)}
-    said: dict[str, Any] = {}
-    chance = [at_chance(each.get("reservations", ())) for each in stored]
-    if all(chance):
-        said["reservations"] = [f"{chance[0]} (the first of {len(runs)} such runs)"]
-        trust = map_trust({MapTest.CHANCE: False})
-        said[MAP_TRUST] = asdict(StoredTrust.of(trust))
-    return said
+        return replace(
+            metadata,
+            reservations=stored[0].reservations,
+            map_trust=stored[0].map_trust,
+            training_bags=stored[0].training_bags,
+            threshold_rule=stored[0].threshold_rule,
+        )
+    chance = [at_chance(each.reservations) for each in stored]
+    if not all(chance):
+        return metadata
+    text = f"{chance[0]} (the first of {len(runs)} such runs)"
+    return replace(
+        metadata,
+        reservations=(Reservation(kind="chance", text=text),),
+        map_trust=map_trust({MapTest.CHANCE: False}).stored,
+    )
 
 
 def _units(

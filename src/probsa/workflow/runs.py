@@ -24,15 +24,13 @@ from ..core import (
 from ..datasets import NO_TEST, SPLIT_PARTS, BagSet, Leak, find_leaks, telling_metadata
 from ..evaluation import (
     FEW_TRAINING_BAGS,
-    MAP_TRUST,
     METADATA,
-    RULE,
-    TRAINING_BAGS,
     Prediction,
+    PredictionsMetadata,
     Predictor,
     Report,
+    Reservation,
     StoredRule,
-    StoredTrust,
     choose_map_score,
     evaluate,
     fit_null_maps,
@@ -235,18 +233,19 @@ def finish_run(
     training_bags = len(read_split(run).train)
     reservations = [*report.reservations]
     if training_bags < FEW_TRAINING_BAGS:
-        reservations.append(
+        text = (
             f"The model was trained on {counted(training_bags, 'bag')}: ± does not span what other "
             "training bags would change, which is much with so few."
         )
+        reservations.append(Reservation(kind="few training bags", text=text))
     file = run.predictions / METADATA
     stored = read_json(file, advice="predict again")
-    said = {
-        **({"reservations": reservations} if reservations else {}),
-        MAP_TRUST: asdict(StoredTrust.of(report.map_trust)),
-        TRAINING_BAGS: training_bags,
-    }
-    write_json(file, {**stored, **said})
+    evaluated = PredictionsMetadata(
+        reservations=tuple(reservations),
+        map_trust=report.map_trust.stored,
+        training_bags=training_bags,
+    )
+    write_json(file, {**stored, **evaluated.to_dict()})
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))
@@ -333,7 +332,7 @@ def predict_run(
         shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
         remove_written(run.map_score_file)
         if shown is not None:
-            predictor.metadata["map_score"] = asdict(shown)
+            predictor.metadata = replace(predictor.metadata, map_score=shown)
             write_json(run.map_score_file, asdict(shown))
         rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
         patients = {bag: table.group(row) for row, bag in enumerate(table.bags)}
@@ -385,7 +384,7 @@ def _choose_findings(
         thresholds.append(choice.value)
     chosen = f"largest F1 of each finding on up to {len(names)} validation bags"
     write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": thresholds})
-    predictor.metadata["thresholds"] = thresholds
+    predictor.metadata = replace(predictor.metadata, thresholds=tuple(thresholds))
 
 
 def _choose_threshold(
@@ -402,11 +401,12 @@ def _choose_threshold(
     validation: list[Prediction] = []
     predictor.temperature = 1.0  # that of an earlier call
     training = run.config().training
-    if has_threshold or "kappa" in predictor.metadata or training.temperature_scaling:
+    if has_threshold or predictor.metadata.kappa is not None or training.temperature_scaling:
         validation += predictor.predict(bags.bag(n) for n in names)
         weights = [p.neighbour_weight for p in validation if p.neighbour_weight is not None]
         if weights:
-            predictor.metadata["neighbour_weight"] = float(np.mean(weights))
+            neighbour_weight = float(np.mean(weights))
+            predictor.metadata = replace(predictor.metadata, neighbour_weight=neighbour_weight)
     y = np.array([labels[p.name] for p in validation], dtype=np.int64)
     validation = scale_run(run, predictor, validation, y=y)
     if has_threshold:
@@ -416,8 +416,7 @@ def _choose_threshold(
             choice = choose_threshold(y == 1, score, rule=training.threshold)
             threshold = choice.value
             stored_rule = StoredRule.of(choice)
-            if stored_rule is not None:
-                predictor.metadata[RULE] = stored_rule
+            predictor.metadata = replace(predictor.metadata, threshold_rule=stored_rule)
         chosen = f"{rule} on {len(validation)} validation bags"
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

@@ -13,8 +13,6 @@ from ..core import Bag, write_csv
 from ..datasets import BagSet, PatientBags, Split
 from ..errors import BagError, GraphError
 from ..evaluation import (
-    DISTANCE_VALIDATION_BAGS,
-    DISTANCE_VALIDATION_PATIENTS,
     SEEN_BY_ALL,
     VALIDATION_PATIENTS,
     DeletionCurves,
@@ -142,12 +140,13 @@ class BagSelection:
         parts = {n: "new" if self.split is None else self.split.part_of(n) for n in self.names}
         if any(predictor.seen):  # of runs that are combined, a bag is a test bag or a new one
             parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
-        metadata = dict(predictor.metadata)
+        metadata = predictor.metadata
         if isinstance(self.distance, TrainingDistance):
-            metadata[DISTANCE_VALIDATION_BAGS] = len(self.distance.bags.reference)
-            if VALIDATION_PATIENTS in self.distance.about:
-                patients = self.distance.about[VALIDATION_PATIENTS]
-                metadata[DISTANCE_VALIDATION_PATIENTS] = patients
+            metadata = replace(
+                metadata,
+                distance_validation_bags=len(self.distance.bags.reference),
+                distance_validation_patients=self.distance.about.get(VALIDATION_PATIENTS),
+            )
 
         def others(new: Path) -> None:
             if self.faithfulness:
@@ -167,7 +166,7 @@ class BagSelection:
             parts=parts,
             classes=predictor.classes,
             threshold=self.threshold,
-            metadata=metadata,
+            metadata=metadata.to_dict(),
             overwrite=self.overwrite,
             more=others,
         )
@@ -177,5 +176,5 @@ class BagSelection:
             bags=predicted,
             failures=failures,
             other=other,
-            chance=at_chance(metadata.get("reservations", ())),
+            chance=at_chance(metadata.reservations),
         )

@@ -152,13 +152,13 @@ def run(
     def render(console: Any) -> None:
         metadata = trained.report.metadata
         seconds = timedelta(seconds=round(trained.run.seconds()))
-        epoch = metadata.get("epoch")
+        epoch = metadata.epoch
         epochs = f"epoch {epoch}"
-        if isinstance(epoch, list):
+        if isinstance(epoch, tuple):
             epochs = f"epochs {', '.join(map(str, epoch))}"
         weights = CHOSEN[chosen.training.select].format(epochs)
-        if "C" in metadata:
-            weights = f"fitted in one go, with C = {metadata['C']}"
+        if "C" in metadata.more:
+            weights = f"fitted in one go, with C = {metadata.more['C']}"
         members = chosen.training.members
         several = f", {members} members" if members > 1 else ""
         bags = counted(len(read_split(trained.run).train), "bag")

@@ -22,12 +22,13 @@ from ...statistics import Metric, Threshold
 from ...tasks import Task, class_name
 from ..claims import Claim
 from ..context import INSTANCE_RESAMPLES, Context, labelled_rows, read_truth, threshold_of
-from ..faithfulness import MapScoreChoice, faithfulness_section
+from ..faithfulness import faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
+from ..metadata import PredictionsMetadata, Reservation, ReservationKind
 from ..section import Section, metric_grid, plain, print_parts
-from ..storage import METADATA, listed, read_predictions
+from ..storage import listed, read_predictions
 from ..words import (
     DETECTORS_IN_WORDS,
     INSTANCE_TITLES,
@@ -71,7 +72,7 @@ class Report:
     without_label: tuple[str, ...]
     without_prediction: tuple[str, ...]
     warnings: tuple[str, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: PredictionsMetadata = field(default_factory=PredictionsMetadata)
     sections: tuple[Section, ...] = ()
     text: tuple[Grid | str, ...] = ()
     """The tables of bags and instances."""
@@ -114,22 +115,26 @@ class Report:
         return pd.DataFrame(rows, columns=names).astype(numbers)
 
     @property
-    def reservations(self) -> tuple[str, ...]:
-        """What a reader must know before believing a map or a call of this model, in sentences."""
-        of = {section.key: section.values for section in self.sections}
-        found = [f"This model is {self.chance}."] if self.chance else []
-        found += self.rival
-        within = of.get("within_bags", {})
-        maps = [m for m in within.get("comparisons", ()) if m.map == within["shown_map"]]
-        found += [m.reservation for m in maps if m.reservation]
-        doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
-        found += [said for part in doubt if part is not None if (said := doubt_reservation(part))]
+    def reservations(self) -> tuple[Reservation, ...]:
+        """What a reader must know before believing a map or a call of this model."""
+        values = {section.key: section.values for section in self.sections}
+        texts: list[tuple[ReservationKind, str]] = []
+        if self.chance:
+            texts.append(("chance", f"This model is {self.chance}."))
+        texts += [("mean features", text) for text in self.rival]
+        within = values.get("within_bags", {})
+        for comparison in within.get("comparisons", ()):
+            if comparison.map == within["shown_map"]:
+                texts.append(("null maps", comparison.reservation))
+        for level in ("bags", "instances"):
+            section = values.get("doubt", {}).get(level)
+            if section is not None:
+                texts.append(("doubt", doubt_reservation(section)))
         if self.part == "val":
             bags = counted(self.bags, "validation bag")
-            found.append(
-                f"The model was evaluated on the {bags} that chose its weights and threshold."
-            )
-        return tuple(found)
+            text = f"The model was evaluated on the {bags} that chose its weights and threshold."
+            texts.append(("validation bags", text))
+        return tuple(Reservation(kind=kind, text=text) for kind, text in texts if text)
 
     def render(self, console: Console, *, full: bool = False) -> None:
         """Print the summary, what was asked for, warnings and what to do next; or everything."""
@@ -150,15 +155,15 @@ class Report:
         lines = [f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})"]
         if self.threshold_source:
             lines.append(f"threshold: {self.threshold_source}")
-        if "prior" in self.metadata:
-            lines.append(f"classes: {self.metadata['prior']}")
-        shown = MapScoreChoice.of(self.metadata, where=self.folder / METADATA)
-        if shown is not None:
-            lines.append(f"score of the maps: {shown.reason}")
-        if "kappa" in self.metadata:
-            kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
+        metadata = self.metadata
+        if metadata.prior is not None:
+            lines.append(f"classes: {metadata.prior}")
+        if metadata.map_score is not None:
+            lines.append(f"score of the maps: {metadata.map_score.reason}")
+        if metadata.kappa is not None:
+            kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(metadata.kappa))
             line = f"smoothness: κ = {kappa}"
-            others = self.metadata.get("neighbour_weight")
+            others = metadata.neighbour_weight
             if others is not None:
                 line += (
                     f"; on average, {others:.0%} of an instance's value comes from its neighbours "

@@ -1,45 +1,25 @@
 """What is known of the maps of a folder of predictions: the run's verdict, and its own bags'."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ...core import as_record
 from ...statistics import Metric
 from ..context import Context, labelled_rows, read_truth, threshold_of
-from ..faithfulness import MapScoreChoice, faithfulness_section
+from ..faithfulness import faithfulness_section
 from ..map_scores import available_scores
 from ..map_tests import MapTest
-from ..storage import FAITHFULNESS, METADATA, Predictions
+from ..storage import FAITHFULNESS, Predictions
 from .trust import MapTrust, judged_faithfulness, map_trust
 
-MAP_TRUST = "map_trust"
-"""The entry of predictions.json with the verdict of the run."""
 RESAMPLES = 2000
 """Number of resamples of `evaluate`, so that both say the same."""
 OF_MAP = (MapTest.NULL_MAPS, MapTest.FAITHFULNESS)
 """The tests of a map; the others are tests of its model."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredTrust:
-    """The verdict of a run as predictions.json states it."""
-
-    map: str
-    failed: tuple[str, ...]
-    untested: tuple[str, ...]
-
-    @classmethod
-    def of(cls, trust: MapTrust) -> "StoredTrust":
-        """Return what is stored of a verdict."""
-        failed = tuple(map(str, trust.failed))
-        untested = tuple(map(str, trust.untested))
-        return cls(map=trust.map, failed=failed, untested=untested)
-
-
 def shown_score(predictions: Predictions) -> str:
     """Return the score that the maps of a folder show; empty if that is not known."""
-    choice = MapScoreChoice.of(predictions.metadata, where=predictions.folder / METADATA)
+    choice = predictions.metadata.map_score
     if choice is not None:
         return choice.chosen
     for bag in predictions.bags:
@@ -65,24 +45,17 @@ def stored_trust(predictions: Predictions, *, score: str | None = None) -> MapTr
         predictions: the folder.
         score: the score that the maps show; None for the chosen one. Of another score than the one
             that the run tested, what is specific to a map is not known.
-
-    Raises:
-        InputError: what is stored is damaged.
     """
-    where = predictions.folder / METADATA
-    stated = predictions.metadata.get(MAP_TRUST)
+    stored = predictions.metadata.map_trust
     score = shown_score(predictions) if score is None else score
     passed: dict[MapTest, bool | None] = {}
-    if stated is not None:
-        stored = as_record(
-            StoredTrust, stated, where=f"{where}: {MAP_TRUST}", advice="predict again"
-        )
+    if stored is not None:
         for test in MapTest:
             if test not in stored.untested and (stored.map == score or test not in OF_MAP):
                 passed[test] = test not in stored.failed
     faithful = judged_faithfulness(
         _gain(predictions, score=score),
-        MapScoreChoice.of(predictions.metadata, where=where),
+        predictions.metadata.map_score,
         score=score,
         task=predictions.of_task,
     )

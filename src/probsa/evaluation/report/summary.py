@@ -3,7 +3,7 @@
 How good is the model, where is its threshold, how sure may one be of it, and is its map right?
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ...core import counted
@@ -11,10 +11,9 @@ from ...statistics import FEWEST_PATIENTS, Metric
 from ...tasks import MEAN_RIVAL
 from ..claims import Claim
 from ..context import Context
-from ..faithfulness import MapScoreChoice
 from ..map_tests import FAILED, MapTest
+from ..metadata import AT_CHANCE
 from ..section import Section
-from ..storage import METADATA
 from ..words import METRIC_TITLES, no_interval_text, shortened
 from .stored_trust import measured_gain, shown_score
 from .trust import MapTrust, is_gain, judged_faithfulness, map_trust
@@ -23,7 +22,6 @@ from .within import NullComparison
 
 FEW_PATIENTS = 10
 """With fewer patients of the rarer class than this, results do not stand without a remark."""
-AT_CHANCE = "not shown better than chance"
 
 
 class Findings(NamedTuple):
@@ -95,7 +93,7 @@ def _map_trust(found: Findings) -> MapTrust:
     score = shown_score(predictions)
     faithful = judged_faithfulness(
         measured_gain(found.values("faithfulness"), score=score),
-        MapScoreChoice.of(predictions.metadata, where=predictions.folder / METADATA),
+        predictions.metadata.map_score,
         score=score,
         task=found.context.task,
     )
@@ -123,11 +121,6 @@ def _claims(found: Findings) -> tuple[Claim, ...]:
 
 
 LEVELS = ("bags", "instances")
-
-
-def at_chance(reservations: Iterable[str]) -> str:
-    """Return the one of a run's reservations that says that it is not better than chance, or ""."""
-    return next((said for said in reservations if AT_CHANCE in said), "")
 
 
 def _parts(context: Context) -> str:

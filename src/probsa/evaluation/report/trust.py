@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from ...statistics import Metric
 from ...tasks import Task
-from ..faithfulness import MapScoreChoice
 from ..map_tests import MapTest
+from ..metadata import MapScoreChoice, StoredTrust
 from ..words import shortened
 
 Verdict = Literal["yes", "no", "untested"]
@@ -49,6 +49,13 @@ class MapTrust:
     validation_drop: float | None = None
     """By how much the probability of validation bags drops without the top instances of the map,
     where this stands for faithfulness; None where the evaluated bags were measured."""
+
+    @property
+    def stored(self) -> StoredTrust:
+        """What predictions.json states of it."""
+        failed = tuple(map(str, self.failed))
+        untested = tuple(map(str, self.untested))
+        return StoredTrust(map=self.map, failed=failed, untested=untested)
 
     @property
     def sentence(self) -> str:

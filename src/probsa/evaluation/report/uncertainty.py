@@ -76,10 +76,6 @@ OF_INSTANCES = (
 )
 """The symbols in the titles of detectors."""
 SEVERAL_CLASSES = "it needs two classes"
-DISTANCE_VALIDATION_BAGS = "distance_validation_bags"
-DISTANCE_VALIDATION_PATIENTS = "distance_validation_patients"
-"""The entries of predictions.json with the number of bags, and of patients, that `ood` compares
-with; predictions of version 0.2 have the first only."""
 
 
 def doubt_section(context: Context, table: InstanceTable | None) -> Section:
@@ -274,8 +270,9 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     beyond_rows = [i for i in rows if table.ood[i] >= 1]
     patients = len(set(patient.values()))
     beyond = len({patient[i] for i in beyond_rows})
-    stored = table.metadata.get(DISTANCE_VALIDATION_BAGS)
-    validation_bags = stored if isinstance(stored, int) else table.parts.count("val") or None
+    validation_bags = table.metadata.distance_validation_bags
+    if validation_bags is None:
+        validation_bags = table.parts.count("val") or None
     validation = _validation_patients(
         context, bags=validation_bags, has_several=patients < len(rows)
     )
@@ -294,7 +291,7 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
         "beyond": len(beyond_rows),
         "patients": patients,
         "patients_beyond": beyond,
-        "validation_bags": None if "runs" in table.metadata else validation_bags,
+        "validation_bags": None if table.metadata.runs else validation_bags,
         "validation_patients": validation,
         "expected": expected,
         "claim": Claim.UNLIKE_TRAINING if beyond else None,
@@ -314,11 +311,10 @@ def _validation_patients(context: Context, *, bags: int | None, has_several: boo
         has_several: whether an evaluated patient has several bags, as validation patients may have.
     """
     table = context.predictions
-    if "runs" in table.metadata:
+    if table.metadata.runs:
         return None
-    stored = table.metadata.get(DISTANCE_VALIDATION_PATIENTS)
-    if isinstance(stored, int):
-        return stored
+    if table.metadata.distance_validation_patients is not None:
+        return table.metadata.distance_validation_patients
     names = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "val"]
     if names and len(names) == bags:
         return len(set(group_keys(names, context.truth.group)))
@@ -371,7 +367,7 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         hit = positive = y == 1
     else:
         of, score, hit = "the highest probability and accuracy", p.max(1), p.argmax(1) == y
-    temperature = context.predictions.metadata.get("temperature")
+    temperature = context.predictions.metadata.temperature
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
     about = (

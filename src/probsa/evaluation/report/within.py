@@ -17,7 +17,6 @@ from ..baselines.null_maps import (
 )
 from ..claims import Claim
 from ..context import Context
-from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
     POSITIVE_BAGS,
     WITHIN,
@@ -34,7 +33,6 @@ from ..map_scores import available_scores, map_values
 from ..prediction import Prediction
 from ..scores import class_column
 from ..section import Section, grid
-from ..storage import METADATA
 from ..words import NULL_TITLES, WITHIN_TITLES, no_interval_text, shortened
 
 MAP, NULL = "map:", "null:"
@@ -55,7 +53,7 @@ def instance_table(context: Context) -> InstanceTable | None:
     Returns: None if no bag has instance labels.
     """
     folder = context.predictions.folder
-    choice = MapScoreChoice.of(context.predictions.metadata, where=folder / METADATA)
+    choice = context.predictions.metadata.map_score
     stored = about_null_maps(folder) is not None
 
     def more(p: Prediction) -> dict[str, Values | str]:
