@@ -23,7 +23,7 @@ from support.paths import ROOT
 
 from probsa.evaluation import compare_to_null_maps, doubt, instance_evidence
 from probsa.evaluation.claims import Claim
-from probsa.evaluation.instances.measures import detections, detector_claim
+from probsa.evaluation.instances.measures import BAGS, detections, detector_claim
 from probsa.evaluation.report.summary import is_above
 from probsa.evaluation.report.uncertainty import (
     beyond_validation,
@@ -219,7 +219,7 @@ def _doubt_claims(bags: int, positives: int) -> list[Claim | None]:
         cohort = Cohort(bags, positives, seed)
         wrong, common = cohort.y, cohort.noise()
         scores = {k: common + cohort.noise() + wrong for k in ("doubt", "margin")}
-        metrics = detections(wrong, scores, draws=cohort.draws(), what="bags")
+        metrics = detections(wrong, scores, draws=cohort.draws(), items=BAGS)
         gain = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
         found.append(detector_claim(gain))
     return found

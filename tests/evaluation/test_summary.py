@@ -250,19 +250,18 @@ def test_what_is_said_of_doubt_names_its_score_and_the_interval(tmp_path, few, s
     """A difference that is not shown is no equality, and each score has its own name."""
     report = evaluate(_folder(tmp_path / "p", masks=True), bootstrap=50)
     section = next(s for s in report.sections if s.key == "doubt")
-    part = section.values[of]
+    part = section.parts[of]
     gain = {1: (0.1, 0.05, 0.2), -1: (-0.1, -0.2, -0.05), 0: (-0.024, -0.404, 0.363)}[sign]
     metric = Metric(gain[0]) if few else Metric(gain[0], low=gain[1], high=gain[2])
     values = {**part.values, "doubt_gain": metric, "claim": detector_claim(metric)}
-    other = {"bags": "instances", "instances": "bags"}[of]
-    alone = {of: replace(part, values=values), other: None}
-    section = replace(section, values={**section.values, **alone})
-    said = " ".join(replace(report, sections=(section,), chance="", rival=()).reservations)
+    section = replace(section, parts={of: replace(part, values=values)})
+    reservations = replace(report, sections=(section,), chance="", rival=()).reservations
     if sign == 1 and not few:
-        assert said == ""
+        assert reservations == ()
         return
+    (reservation,) = reservations
     judged = {"bags": "P(the call flips)", "instances": "P(wrong)"}[of]
-    assert judged in said and part.values["of"] in said
-    assert ("not shown" in said) is not (sign == -1 and not few)
-    assert shortened(metric.text(sign=True)) in said
-    assert "as well as" not in said
+    assert reservation.kind == "doubt"
+    for fact in (judged, part.values["of"], shortened(metric.text(sign=True))):
+        assert fact in reservation.text
+    assert ("not shown" in reservation.text) is not (sign == -1 and not few)

@@ -93,6 +93,6 @@ from .storage import stated_of as stated_of
 from .storage import truth_of as truth_of
 from .storage import verdict_of as verdict_of
 from .storage import write_predictions as write_predictions
-from .words import INSTANCE_DETECTORS as INSTANCE_DETECTORS
 from .words import SCORE_MEANINGS as SCORE_MEANINGS
 from .words import WITHIN_TITLES as WITHIN_TITLES
+from .words import detector_titles as detector_titles

@@ -41,7 +41,7 @@ from .metadata import MapScoreChoice
 from .prediction import Prediction
 from .predictor import Predictor
 from .scores import class_column
-from .section import Line, Panel, Section, metric_grid
+from .section import Line, Panel, Section, SectionFigure, metric_grid
 from .storage import FAITHFULNESS
 from .temperature import scale_probabilities
 
@@ -366,7 +366,7 @@ def faithfulness_section(context: Context) -> Section | None:
             metric_grid(title, metrics, titles=TITLES),
             *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
         ],
-        figure=("deletion", [panel]) if means else None,
+        figure=SectionFigure("deletion", [panel]) if means else None,
         metrics={"faithfulness": metrics},
     )
 

@@ -6,8 +6,9 @@ each group counts once.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,21 +40,8 @@ SetScore = Literal["lac", "aps"]
 """The score of a class: 1 - p, or the probability of the more probable classes and a random part
 of its own. Of a number: the distance from the predicted mean, or that in predicted standard
 deviations."""
-TITLES = {
-    "coverage": "realised coverage (groups count once)",
-    "coverage_of_bags": "… if bags count equally (not promised)",
-    "set_size": "mean number of classes in a set",
-    "empty_sets": "share of empty sets",
-    "single_sets": "share of sets of one class",
-    "larger_sets": "share of sets of several classes",
-    "error_of_single_sets": "error rate of sets of one class (not promised)",
-    "width": "mean width, in the unit of the target",
-    "below": "share of values below their interval",
-    "above": "share of values above their interval",
-    "accepted": "share of accepted calls",
-    "error_of_accepted": "their error rate",
-    "error_of_all": "error rate of all calls",
-}
+COVERAGE_TITLE = "realised coverage (groups count once)"
+COVERAGE_OF_BAGS_TITLE = "… if bags count equally (not promised)"
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
 START = 1.75
@@ -70,9 +58,58 @@ NOT_REQUESTED = {
     "sizes": {},
 }
 """What `probsa sets --json` states of guarantees that are not requested."""
-Means = Mapping[str, tuple[Shaped[np.ndarray, " bags"], Shaped[np.ndarray, " bags"]]]
-"""Values of bags and their weights, by the name of their mean."""
 Bands = dict[str, tuple[float, float]]
+P_VALUE = "p_value_"
+"""The beginning of the columns of p-values in a table of sets; the name of the class follows."""
+
+
+class Caution(StrEnum):
+    """Why guarantees hold only approximately, or for some bags not at all."""
+
+    CHOSEN_ON_CALIBRATION = "chosen on calibration"
+    NO_GROUPS = "no groups"
+    TRAINING_BAGS = "training bags"
+
+
+CAUTIONS: Mapping[Caution, str] = {
+    Caution.CHOSEN_ON_CALIBRATION: (
+        "the model's weights and threshold were chosen on the calibration bags, so it may do worse "
+        "on new bags; give --calibration with bags that the run has not seen"
+    ),
+    Caution.NO_GROUPS: (
+        "no groups are known, so every bag counts as one patient; if patients have several bags, "
+        "give --labels with a column group"
+    ),
+    Caution.TRAINING_BAGS: "training bags are evaluated, for which nothing is promised",
+}
+"""The cautions in words."""
+
+
+class BagMean(NamedTuple):
+    """A weighted mean over the bags, which tells whether a promise held."""
+
+    title: str
+    value: Shaped[np.ndarray, " bags"]
+    weight: Shaped[np.ndarray, " bags"]
+    is_size: bool = False
+    """Whether values are sizes of sets or widths of intervals instead of shares."""
+
+    def metric(self, bags: Context) -> Metric:
+        """Return Σ weight · value / Σ weight, in the data and in each resample."""
+        scale = LOSS
+        if not self.is_size:
+            # a share of bags is a proportion only if values are yes or no
+            scale = SHARE if self.value.dtype == np.bool_ else MEAN_SHARE
+        return Metric.of(
+            bags.draws.ratio(self.weight * self.value, self.weight),
+            support=bags.draws.support({None: self.weight > 0}),
+            scale=scale,
+            reason="no such bags",
+        )
+
+
+Means = Mapping[str, BagMean]
+"""The means of a guarantee by their key in the JSON report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,28 +157,15 @@ class Guarantee:
     means: Callable[[], Means]
     """Compares the promise with the labels of the bags, which nothing else uses."""
 
-    def metrics(self, bags: Context) -> dict[str, Metric]:
-        """Return Σ weight · value / Σ weight of each of `means`, in the data and each resample."""
-        metrics = {}
-        for name, (value, weight) in self.means().items():
-            scale = SHARE if value.dtype == np.bool_ else MEAN_SHARE
-            metrics[name] = Metric.of(
-                bags.draws.ratio(weight * value, weight),
-                support=bags.draws.support({None: weight > 0}),
-                scale=LOSS if name in ("set_size", "width") else scale,
-                reason="no such bags",
-            )
-        return metrics
-
 
 def shares(
     bags: Context, *, among: Bool[np.ndarray, " bags"] | None = None
 ) -> Float[np.ndarray, " bags"]:
     """Return the share of each bag in its group; bags that are not `among` them have none."""
     rows = np.arange(len(bags.rows)) if among is None else np.flatnonzero(among)
-    found = np.zeros(len(bags.rows))
-    found[rows] = group_shares([bags.groups[i] for i in rows])[0]
-    return found
+    shares_of_bags = np.zeros(len(bags.rows))
+    shares_of_bags[rows] = group_shares([bags.groups[i] for i in rows])[0]
+    return shares_of_bags
 
 
 # Coverage
@@ -163,26 +187,37 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         per_class=options.per_class,
     )
     counts = dict(zip(names if options.per_class else ("all",), rule.groups, strict=False))
-    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
+    bands = _bands(counts, bags, coverage=options.coverage)
     kind = "per class" if options.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
     scores = _set_scores(bags, options.score)
-    inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
+    inside = rule.sets(scores)
+    columns = {"set": ["|".join(np.array(names)[row]) for row in inside]}
+    for name, p_values in zip(names, rule.p_values(scores).T, strict=True):
+        columns[f"{P_VALUE}{name}"] = [f"{p:.6g}" for p in p_values]
     size = inside.sum(1)
     sizes = dict(enumerate(np.bincount(size, minlength=len(names) + 1).tolist()))
+    sizes_text = ", ".join(f"{count} of size {classes}" for classes, count in sizes.items())
 
     def means() -> Means:
-        covered, share = inside[np.arange(len(inside)), bags.y], shares(bags)
-        of_class = {name: shares(bags, among=bags.y == c) for c, name in enumerate(names)}
-        return {
-            "coverage": (covered, share),
-            "coverage_of_bags": (covered, np.ones(len(covered))),
-            **{f"coverage_{name}": (covered, weight) for name, weight in of_class.items()},
-            "set_size": (size, share),
-            "empty_sets": (size == 0, share),
-            "single_sets": (size == 1, share),
-            "larger_sets": (size > 1, share),
-            "error_of_single_sets": (~covered, share * (size == 1)),
+        covered = inside[np.arange(len(inside)), bags.y]
+        share = shares(bags)
+        means = {
+            "coverage": BagMean(COVERAGE_TITLE, covered, share),
+            "coverage_of_bags": BagMean(COVERAGE_OF_BAGS_TITLE, covered, np.ones(len(covered))),
+        }
+        for c, name in enumerate(names):
+            share_in_class = shares(bags, among=bags.y == c)
+            title = f"coverage of class {name}"
+            means[f"coverage_{name}"] = BagMean(title, covered, share_in_class)
+        return means | {
+            "set_size": BagMean("mean number of classes in a set", size, share, is_size=True),
+            "empty_sets": BagMean("share of empty sets", size == 0, share),
+            "single_sets": BagMean("share of sets of one class", size == 1, share),
+            "larger_sets": BagMean("share of sets of several classes", size > 1, share),
+            "error_of_single_sets": BagMean(
+                "error rate of sets of one class (not promised)", ~covered, share * (size == 1)
+            ),
         }
 
     return Guarantee(
@@ -193,15 +228,12 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
             "per_class": options.per_class,
             "thresholds": dict(zip(names, rule.thresholds.tolist(), strict=True)),
             "calibration_groups": counts,
-            "bands": bands,
-            "bands_of_this_test": in_test,
+            "bands": bands.bands,
+            "bands_of_this_test": bands.in_test,
         },
-        lines=[first, *lines, f"  sets: {', '.join(f'{n} of size {k}' for k, n in sizes.items())}"],
-        columns={
-            "set": ["|".join(np.array(names)[row]) for row in inside],
-            **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
-        },
-        summary={"coverage": options.coverage, "bands": bands, "sizes": sizes},
+        lines=[first, *bands.lines, f"  sets: {sizes_text}"],
+        columns=columns,
+        summary={"coverage": options.coverage, "bands": bands.bands, "sizes": sizes},
         means=means,
     )
 
@@ -213,29 +245,37 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     assert options.coverage is not None
-    adapts, count = options.score == "aps", len(set(calibration.groups))
-    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
-    known, spread = (_spread(of) if adapts else np.ones(len(of.rows)) for of in (calibration, bags))
+    adapts = options.score == "aps"
+    count = len(set(calibration.groups))
+    bands = _bands({"all": count}, bags, coverage=options.coverage)
+    if adapts:
+        calibration_spread = _spread(calibration)
+        spread = _spread(bags)
+    else:
+        calibration_spread = np.ones(len(calibration.rows))
+        spread = np.ones(len(bags.rows))
     half_width = conformal_half_width(
         calibration.targets[:, 0],
         calibration.output("mean"),
         groups=calibration.groups,
         alpha=1 - options.coverage,
-        spread=known,
+        spread=calibration_spread,
     )
     low, high = bags.output("mean") + half_width * np.stack([-spread, spread])
     unit = " predicted standard deviations" if adapts else ""
     text = f"the predicted mean ± {half_width:.4g}{unit}"
 
     def means() -> Means:
-        y, share = bags.targets[:, 0], shares(bags)
+        y = bags.targets[:, 0]
+        share = shares(bags)
         covered = (low <= y) & (y <= high)
+        width = high - low
         return {
-            "coverage": (covered, share),
-            "coverage_of_bags": (covered, np.ones(len(covered))),
-            "width": (high - low, share),
-            "below": (y < low, share),
-            "above": (y > high, share),
+            "coverage": BagMean(COVERAGE_TITLE, covered, share),
+            "coverage_of_bags": BagMean(COVERAGE_OF_BAGS_TITLE, covered, np.ones(len(covered))),
+            "width": BagMean("mean width, in the unit of the target", width, share, is_size=True),
+            "below": BagMean("share of values below their interval", y < low, share),
+            "above": BagMean("share of values above their interval", y > high, share),
         }
 
     return Guarantee(
@@ -246,12 +286,12 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
             "half_width": half_width,
             "adapts": adapts,
             "calibration_groups": count,
-            "band": bands["all"],
-            "band_of_this_test": in_test.get("all"),
+            "band": bands.bands["all"],
+            "band_of_this_test": bands.in_test.get("all"),
         },
-        lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *lines],
+        lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *bands.lines],
         columns={"low": [f"{v:.6g}" for v in low], "high": [f"{v:.6g}" for v in high]},
-        summary={"coverage": options.coverage, "bands": bands, "limits": text},
+        summary={"coverage": options.coverage, "bands": bands.bands, "limits": text},
         means=means,
     )
 
@@ -300,32 +340,42 @@ def check_groups(count: int, *, coverage: float, what: str = "calibration bags")
         )
 
 
-def _bands(
-    groups: Mapping[str, int], bags: Context, *, coverage: float
-) -> tuple[Bands, Bands, list[str]]:
-    """Return where the realised coverage lies for 9 of 10 calibration sets of this size.
+class CoverageBands(NamedTuple):
+    """Where the realised coverage lies for 9 of 10 calibration sets, of all bags or by class."""
 
-    It is given for each part of `groups`, the number of calibration groups of all bags or by class.
-    The second value is the same for the coverage of as many groups as are evaluated, which is
-    wider, and not known for new bags; the third has both as sentences. See `check_groups` for the
-    error.
+    bands: Bands
+    in_test: Bands
+    """The same for as many groups as are evaluated, which is wider; empty for new bags."""
+    lines: list[str]
+    """Both in sentences."""
+
+
+def _bands(groups: Mapping[str, int], bags: Context, *, coverage: float) -> CoverageBands:
+    """Return the bands for each part of `groups`; see `check_groups` for the error.
+
+    groups: the number of calibration groups, of `all` bags or by class.
     """
-    names, bands, in_test, lines = bags.predictions.class_names, {}, {}, []
+    names = bags.predictions.class_names
+    bands: Bands = {}
+    in_test: Bands = {}
+    lines: list[str] = []
     for part, count in groups.items():
-        of_class, test = "" if part == "all" else f" of class {part}", ""
-        check_groups(count, coverage=coverage, what=f"calibration bags{of_class}")
-        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
+        class_text = "" if part == "all" else f" of class {part}"
+        check_groups(count, coverage=coverage, what=f"calibration bags{class_text}")
+        low, high = coverage_band(count, alpha=1 - coverage)
+        bands[part] = (low, high)
+        test_text = ""
         if bags.part != "new":
             among = None if part == "all" else bags.y == names.index(part)
             tested = max(1, round(shares(bags, among=among).sum()))
             near, far = coverage_band(count, test_groups=tested, alpha=1 - coverage)
-            in_test[part] = near, far
-            test = f", and between {near:.3f} and {far:.3f} in a test of this size"
+            in_test[part] = (near, far)
+            test_text = f", and between {near:.3f} and {far:.3f} in a test of this size"
         lines.append(
-            f"  {count} calibration groups{of_class}: the realised coverage is between {low:.3f} "
-            f"and {high:.3f} for 9 of 10 calibration sets of this size{test}"
+            f"  {count} calibration groups{class_text}: the realised coverage is between {low:.3f} "
+            f"and {high:.3f} for 9 of 10 calibration sets of this size{test_text}"
         )
-    return bands, in_test, lines
+    return CoverageBands(bands, in_test, lines)
 
 
 # Accepted calls
@@ -341,19 +391,19 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     """
     assert options.max_error is not None
     groups = len(set(calibration.groups))
-    least, least_of_one_each = (
-        least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
-        for one_each in (groups == len(calibration.groups), True)
-    )
+    one_each = groups == len(calibration.groups)
+    least = least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
+    least_of_one_each = least_accepted(max_error=options.max_error, delta=DELTA, one_each=True)
     if groups < least:
         raise UnmetGuarantee(
             f"--max-error {options.max_error:g} needs at least {least} calibration groups "
             f"(patients), all accepted without an error, but there are {groups}: add calibration "
             "bags or allow a larger error rate"
         )
-    strictest = min(1.0, START * least_of_one_each / groups)
-    strictness = np.append(np.arange(strictest, 1 - STEP / 2, STEP), 1.0)
-    thresholds = np.quantile(confidence(bags), 1 - strictness, method="lower")
+    # candidates accept rising shares of the bags, the last one all of them
+    smallest_share = min(1.0, START * least_of_one_each / groups)
+    accepted_shares = np.append(np.arange(smallest_share, 1 - STEP / 2, STEP), 1.0)
+    thresholds = np.quantile(confidence(bags), 1 - accepted_shares, method="lower")
     thresholds[-1] = -np.inf
     rule = certified_threshold(
         thresholds,
@@ -364,36 +414,41 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
         delta=DELTA,
     )
     accepted = rule.accepts(confidence(bags))
-    threshold, tried, undecided = rule.threshold, "this threshold", None
+    threshold = rule.threshold
+    undecided = None
+    tried = "this threshold"
     if threshold is None:
-        which, tried = "none can be certified", "the strictest threshold that was tried"
+        accepted_text = "none can be certified"
+        tried = "the strictest threshold that was tried"
     elif threshold == -np.inf:
-        which = "every call is accepted"
+        accepted_text = "every call is accepted"
     elif bags.task.two_classes:
         limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
-        low, high = undecided = expit(limits).tolist()
-        which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
+        undecided = expit(limits).tolist()
+        low, high = undecided
+        accepted_text = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
     else:
-        which = f"calls with log odds of at least {threshold:.3f} are accepted"
-    promised = {
+        accepted_text = f"calls with log odds of at least {threshold:.3f} are accepted"
+    promise = {
         "max_error": options.max_error,
         "certified": threshold is not None,
         "undecided": undecided,
     }
-    seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
+    errors = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
 
     def means() -> Means:
-        wrong, share = bags.called != bags.y, shares(bags)
+        wrong = bags.called != bags.y
+        share = shares(bags)
         return {
-            "accepted": (accepted, share),
-            "error_of_accepted": (wrong, share * accepted),
-            "error_of_all": (wrong, share),
+            "accepted": BagMean("share of accepted calls", accepted, share),
+            "error_of_accepted": BagMean("their error rate", wrong, share * accepted),
+            "error_of_all": BagMean("error rate of all calls", wrong, share),
         }
 
     return Guarantee(
         key="accepted",
         values={
-            **promised,
+            **promise,
             "delta": DELTA,
             "threshold_log_odds": None if threshold == -np.inf else threshold,
             "calibration_groups": groups,
@@ -402,14 +457,14 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             "p_value": rule.p_value,
         },
         lines=[
-            f"accepted calls: {which}; with a probability of {1 - DELTA:.3g}, at most "
+            f"accepted calls: {accepted_text}; with a probability of {1 - DELTA:.3g}, at most "
             f"{options.max_error:.1%} of them are wrong",
             f"  {groups} calibration groups: {tried} accepts {rule.accepted:.1%} of their calls"
-            f"{seen} (p-value {rule.p_value:.2g})",
+            f"{errors} (p-value {rule.p_value:.2g})",
             f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
         ],
         columns={"accepted": np.where(accepted, "yes", "no").tolist()},
-        summary={**promised, "accepted": int(accepted.sum())},
+        summary={**promise, "accepted": int(accepted.sum())},
         means=means,
     )
 
@@ -443,23 +498,32 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
         InputError: there are none, they are of another model, their groups are unknown, or a bag
             or group is on both sides.
     """
-    found = bags.validation if folder is None else _of_folder(bags, read_predictions(folder))
-    if not found.rows:
+    if folder is None:
+        calibration = bags.validation
+    else:
+        calibration = _of_folder(bags, read_predictions(folder))
+    if not calibration.rows:
         raise InputError(
-            f"{found.predictions.folder} has no labelled validation bags besides those evaluated: "
-            "name a predictions folder of other bags, with labels, with --calibration"
+            f"{calibration.predictions.folder} has no labelled validation bags besides those "
+            "evaluated: name a predictions folder of other bags, with labels, with --calibration"
         )
-    keys = group_keys([*bags.names, *found.names], found.truth.group)
-    groups = keys[: len(bags.names)], keys[len(bags.names) :]
-    both = {"bag": (bags.names, found.names), "group": groups}
-    for what, (one, other) in both.items():
-        shared = set(other)
-        if names := [name for name in dict.fromkeys(one) if name in shared]:
-            raise InputError(
-                f"{listed(names, what=what)} are among both the calibration bags and the bags that "
-                "the guarantees are for, which makes guarantees void: keep patients on one side"
-            )
-    return found
+    # keys of both at once, so that a bag without a group has a key unlike all others
+    keys = group_keys([*bags.names, *calibration.names], calibration.truth.group)
+    groups, calibration_groups = keys[: len(bags.names)], keys[len(bags.names) :]
+    _check_disjoint("bag", bags.names, calibration.names)
+    _check_disjoint("group", groups, calibration_groups)
+    return calibration
+
+
+def _check_disjoint(what: str, names: Sequence[str], calibration_names: Sequence[str]) -> None:
+    """Refuse bags, or groups, that are on both sides."""
+    shared = set(names) & set(calibration_names)
+    if shared:
+        in_order = [name for name in dict.fromkeys(names) if name in shared]
+        raise InputError(
+            f"{listed(in_order, what=what)} are among both the calibration bags and the bags that "
+            "the guarantees are for, which makes guarantees void: keep patients on one side"
+        )
 
 
 def _of_folder(bags: Context, predictions: Predictions) -> Context:
@@ -480,14 +544,14 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
     )
     rows = labelled_rows(predictions, truth)
     part = "test" if rows["test"] else "val"
-    found = replace(bags, predictions=predictions, truth=truth, part=part, rows=rows[part])
-    unknown = [name for name in found.names if name not in truth.group]
-    if truth.group and unknown:
+    calibration = replace(bags, predictions=predictions, truth=truth, part=part, rows=rows[part])
+    without_group = [name for name in calibration.names if name not in truth.group]
+    if truth.group and without_group:
         raise InputError(
-            f"the groups of bags are known, but not those of {listed(unknown)} of "
+            f"the groups of bags are known, but not those of {listed(without_group)} of "
             f"{predictions.folder}: list the calibration bags in the same table of labels"
         )
-    return found
+    return calibration
 
 
 def _traits_of_model(predictions: Predictions) -> dict[str, Any]:
@@ -497,54 +561,72 @@ def _traits_of_model(predictions: Predictions) -> dict[str, Any]:
     return traits | {key: entries[key] for key in OF_MODEL if key in entries}
 
 
-def _caution(bags: Context, calibration: Context) -> str | None:
-    """Return why guarantees hold only approximately; None where nothing speaks against them."""
-    reasons = {
-        "the model's weights and threshold were chosen on the calibration bags, so it may do worse "
-        "on new bags; give --calibration with bags that the run has not seen": calibration.part
-        == "val",
-        "no groups are known, so every bag counts as one patient; if patients have several bags, "
-        "give --labels with a column group": not bags.truth.group,
-        "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
-    }
-    return "; ".join(reason for reason, holds in reasons.items() if holds) or None
+def _cautions(bags: Context, calibration: Context) -> tuple[Caution, ...]:
+    """Return what speaks against guarantees."""
+    cautions = []
+    if calibration.part == "val":
+        cautions.append(Caution.CHOSEN_ON_CALIBRATION)
+    if not bags.truth.group:
+        cautions.append(Caution.NO_GROUPS)
+    if bags.part in ("train", "all"):
+        cautions.append(Caution.TRAINING_BAGS)
+    return tuple(cautions)
+
+
+def _caution_text(cautions: Sequence[Caution]) -> str | None:
+    """Return the cautions in words; None without any."""
+    return "; ".join(CAUTIONS[caution] for caution in cautions) or None
 
 
 # The report and the table of new bags
 
 
-def guaranteed(
-    bags: Context, options: GuaranteeOptions
-) -> tuple[Context, list[Guarantee], dict[str, str]]:
-    """Return the calibration bags, the requested guarantees, and by flag why others are missing.
+class Guaranteed(NamedTuple):
+    """The requested guarantees for some bags."""
+
+    calibration: Context
+    """The calibration bags."""
+    guarantees: list[Guarantee]
+    unmet: dict[str, str]
+    """Why others are missing, by flag."""
+    cautions: tuple[Caution, ...]
+
+
+def guaranteed(bags: Context, options: GuaranteeOptions) -> Guaranteed:
+    """Return the requested guarantees.
 
     Raises:
         InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
         UnmetGuarantee: none can be given; gives every reason.
     """
-    task, by = bags.task, bags.task.coverage_by
+    task = bags.task
     refused = {
-        "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
-        "--per-class is for classes": options.per_class and by == "intervals",
+        "--coverage makes sets of classes or intervals of numbers": (
+            options.coverage and not task.coverage_by
+        ),
+        "--per-class is for classes": options.per_class and task.coverage_by == "intervals",
         "--max-error accepts calls of classes": options.max_error and not task.has_classes,
     }
-    for reason in (reason for reason, holds in refused.items() if holds):
-        raise InputError(f"{reason}, and the task is {task.name}: leave it out")
+    for reason, does_not_apply in refused.items():
+        if does_not_apply:
+            raise InputError(f"{reason}, and the task is {task.name}: leave it out")
     calibration = calibration_bags(bags, options.calibration)
-    kinds = (
-        ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
-        ("--max-error", options.max_error, accepted_calls),
-    )
-    found, unmet = [], {}
-    for flag, level, calibrated in kinds:
+    requested = {}
+    if options.coverage:
+        requested["--coverage"] = prediction_sets if task.coverage_by == "sets" else intervals
+    if options.max_error:
+        requested["--max-error"] = accepted_calls
+    guarantees: list[Guarantee] = []
+    unmet: dict[str, str] = {}
+    for flag, calibrate in requested.items():
         try:
-            found += [calibrated(calibration, bags, options)] if level else []
+            guarantees.append(calibrate(calibration, bags, options))
         except UnmetGuarantee as error:
             unmet[flag] = str(error)
-    if not found:
+    if not guarantees:
         many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
         raise UnmetGuarantee(many + "; ".join(unmet.values()))
-    return calibration, found, unmet
+    return Guaranteed(calibration, guarantees, unmet, _cautions(bags, calibration))
 
 
 def _origin(calibration: Context, options: GuaranteeOptions) -> str:
@@ -556,24 +638,29 @@ def _origin(calibration: Context, options: GuaranteeOptions) -> str:
 
 def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
     """Return the requested guarantees and whether they held; see `guaranteed` for the errors."""
-    calibration, guarantees, unmet = guaranteed(context, options)
-    caution = _caution(context, calibration)
-    bags, groups = len(calibration.rows), len(set(calibration.groups))
+    calibration, guarantees, unmet, cautions = guaranteed(context, options)
+    bags = len(calibration.rows)
+    groups = len(set(calibration.groups))
     origin = _origin(calibration, options)
-    about = {"calibration": origin, "calibration_bags": bags, "calibration_groups": groups}
-    text, values = [f"guarantees, from {bags} calibration bags of {groups} groups {origin}"], {}
+    values: dict[str, Any] = {
+        "calibration": origin,
+        "calibration_bags": bags,
+        "calibration_groups": groups,
+    }
+    text = [f"guarantees, from {bags} calibration bags of {groups} groups {origin}"]
     for guarantee in guarantees:
-        metrics = guarantee.metrics(context)
-        values[guarantee.key] = {**guarantee.values, "metrics": metrics}
         text += guarantee.lines
-        for name, m in metrics.items():
-            title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
-            text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
+        metrics: dict[str, Metric] = {}
+        for key, mean in guarantee.means().items():
+            m = metrics[key] = mean.metric(context)
+            text.append(f"    {mean.title}: {m if m.value is not None else f'- ({m.reason})'}")
+        values[guarantee.key] = {**guarantee.values, "metrics": metrics}
+    caution = _caution_text(cautions)
     if caution is not None:
         text.append(f"caution: {caution}")
-    text += [f"not guaranteed: {why}" for why in unmet.values()]
-    values = {**about, **values, "caution": caution, "unmet": unmet}
-    return Section("guarantees", values, text=text)
+    text += [f"not guaranteed: {reason}" for reason in unmet.values()]
+    values |= {"caution": caution, "unmet": unmet}
+    return Section("guarantees", values, text=text, cautions=cautions, on_request=True)
 
 
 def _is_table_of_sets(path: Path) -> bool:
@@ -583,12 +670,9 @@ def _is_table_of_sets(path: Path) -> bool:
     except TableError:
         return False
     first, *others = header or [""]
-    known = {"set", "low", "high", "accepted", "marked"}  # `marked` was written by 0.2
-    return (
-        first == "bag"
-        and bool(others)
-        and all(c in known or c.startswith("p_value_") for c in others)
-    )
+    names = {"set", "low", "high", "accepted", "marked"}  # `marked` was written by 0.2
+    are_of_sets = [column in names or column.startswith(P_VALUE) for column in others]
+    return first == "bag" and bool(others) and all(are_of_sets)
 
 
 def write_sets(
@@ -642,21 +726,23 @@ def write_sets(
         bootstrap=0,
         seed=0,
     )
-    calibration, guarantees, unmet = guaranteed(new, options)
+    calibration, guarantees, unmet, cautions = guaranteed(new, options)
     if unmet:
         raise UnmetGuarantee("; ".join(unmet.values()))
-    caution = _caution(new, calibration)
     columns: dict[str, Sequence[str]] = {"bag": new.names}
-    values, lines = dict(NOT_REQUESTED), []
+    values = dict(NOT_REQUESTED)
+    lines: list[str] = []
     for guarantee in guarantees:
         columns |= guarantee.columns
         values |= guarantee.summary
         lines += guarantee.lines
     write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
-    bags, groups = counted(len(calibration.rows), "bag"), len(set(calibration.groups))
-    origin = f"{bags} of {counted(groups, 'group')} {_origin(calibration, options)}"
+    bags = counted(len(calibration.rows), "bag")
+    groups = counted(len(set(calibration.groups)), "group")
+    origin = f"{bags} of {groups} {_origin(calibration, options)}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
     text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines]
+    caution = _caution_text(cautions)
     if caution is not None:
         text.append(f"caution: {caution}")
-    return Section("sets", {**about, **values, "caution": caution}, text=text)
+    return Section("sets", {**about, **values, "caution": caution}, text=text, cautions=cautions)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -23,13 +23,33 @@ from .pretrained import PretrainedConfig
 from .words import METRIC_TITLES, no_interval_text
 
 SHOWN = (
-    "auroc", "macro_auroc", "average_precision", "f1", "balanced_accuracy", "accuracy", "brier",
-    "ece", "quadratic_kappa", "within_one", "rps", "mae", "rmse", "r_squared", "spearman", "crps",
-    "uno_c", "harrell_c", "mean_auroc", "integrated_brier", "nll",
-)  # fmt: skip
+    "auroc",
+    "macro_auroc",
+    "average_precision",
+    "f1",
+    "balanced_accuracy",
+    "accuracy",
+    "brier",
+    "ece",
+    "quadratic_kappa",
+    "within_one",
+    "rps",
+    "mae",
+    "rmse",
+    "r_squared",
+    "spearman",
+    "crps",
+    "uno_c",
+    "harrell_c",
+    "mean_auroc",
+    "integrated_brier",
+    "nll",
+)
 """The metrics of a report that a card lists, as far as a task has them."""
 KINDS = {"slide": "patches of slides", "ct": "slices of CT scans"}
 PARTS = {"train": "training", "val": "validation", "test": "test"}
+MAY_BE = {"yes": "may be", "no": "should not be", "untested": "cannot yet be"}
+"""What a verdict on maps allows."""
 SCORES = {
     "logit": "attention logits f. They say what the model pooled, not what is diseased; only "
     "differences within a bag have a meaning",
@@ -43,6 +63,37 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredVerdict:
+    """Whether the maps may be shown, as evaluation.json states it; see `MapTrust`."""
+
+    verdict: Literal["yes", "no", "untested"]
+    failed: tuple[str, ...]
+    untested: tuple[str, ...]
+
+    def result(self, test: MapTest) -> str:
+        """Return the result of a test in words."""
+        if test in self.failed:
+            return f"not passed: {FAILED[test]}"
+        return "not tested" if test in self.untested else "passed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredComparison:
+    """A map beside null maps, as evaluation.json states it; see `NullComparison`."""
+
+    map: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredComparisons:
+    """The comparisons of maps with null maps, and the map that is shown."""
+
+    comparisons: tuple[StoredComparison, ...] = ()
+    shown_map: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoredReport:
     """What a card shows of evaluation.json: the metrics of some bags of one part."""
 
@@ -51,8 +102,8 @@ class StoredReport:
     metrics: dict[str, Metric]
     chance: str = ""
     rival: tuple[str, ...] = ()
-    map_trust: dict[str, Any] | None = None
-    within_bags: dict[str, Any] | None = None
+    map_trust: StoredVerdict | None = None
+    within_bags: StoredComparisons | None = None
     threshold: float | None = None
     threshold_source: str = ""
 
@@ -76,11 +127,13 @@ def facts_of(run: RunFolder | None, *, data: str = "") -> CardFacts:
     Raises:
         InputError: a file of the run is damaged.
     """
-    parts, report = {}, None
+    parts: dict[str, int] = {}
+    report = None
     if run is not None and run.split_file.is_file():
         split = read_split(run)
         parts = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
-    if run is not None and (path := run.path / "evaluation.json").is_file():
+    path = None if run is None else run.path / "evaluation.json"
+    if path is not None and path.is_file():
         report = read_record(StoredReport, path, advice="evaluate the run again")
     return CardFacts(data=data, parts=parts, report=report)
 
@@ -93,8 +146,11 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         facts: what is known of its data and results.
         score_kind: what the scores of its instances are, see `Prediction.score_kind`.
     """
-    first, members = config.members[0], len(config.members)
-    stated = config.features or FeatureMetadata()
+    first = config.members[0]
+    task = TASKS[config.task]
+    members = len(config.members)
+    features = config.features or FeatureMetadata()
+    target = (config.about or {}).get("target") or ()
     tags = ["multiple-instance-learning", "weakly-supervised", "uncertainty", first.model]
     run: dict[str, Any] = {"model": {"name": first.model, **dict(first.arguments)}}
     if config.run is not None:
@@ -102,18 +158,14 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         metadata=yaml.safe_dump({"library_name": "probsa", "tags": tags}, sort_keys=False),
         model=first.model,
-        predicts=TASKS[config.task].predicts(
-            config.classes,
-            TASKS[config.task].outputs_named(config.outputs),
-            (config.about or {}).get("target") or (),
-        ),
+        predicts=task.predicts(config.classes, task.outputs_named(config.outputs), target),
         version=config.probsa_version,
         data=facts.data or "No description of the data was given.",
-        parts=_listed(f"{n:,} {PARTS.get(p, p)}" for p, n in facts.parts.items()),
-        kinds=_listed(KINDS[k] for k in stated.kinds),
-        encoders=_listed(map(_with_licence, stated.encoders)),
-        mpp=_listed(f"{v:g} µm per pixel" for v in stated.mpps),
-        patch_size=_listed(f"{v:g} pixels" for v in stated.patch_sizes),
+        parts=_listed(f"{bags:,} {PARTS.get(part, part)}" for part, bags in facts.parts.items()),
+        kinds=_listed(KINDS[kind] for kind in features.kinds),
+        encoders=_listed(map(_with_licence, features.encoders)),
+        mpp=_listed(f"{mpp:g} µm per pixel" for mpp in features.mpps),
+        patch_size=_listed(f"{size:g} pixels" for size in features.patch_sizes),
         results=f"{_results(facts)}\n\n{_verdicts(facts)}".rstrip(),
         score_kind=SCORES[score_kind],
         members=f" and of {members} members" if members > 1 else "",
@@ -131,11 +183,16 @@ def _results(facts: CardFacts) -> str:
     rows = [about, "", "| metric | value | 95 % interval |", "|---|---|---|"]
     for name in shown:
         m = metrics[name]
-        span = "not computed" if None in (m.low, m.high) else f"{m.low:.3f} to {m.high:.3f}"
-        if m.no_interval is not None and (why := no_interval_text(m.no_interval)):
-            span = why
-        rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
+        rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {_interval(m)} |")
     return "\n".join(rows)
+
+
+def _interval(m: Metric) -> str:
+    """Return the interval of a metric in words, or why it has none."""
+    reason = "" if m.no_interval is None else no_interval_text(m.no_interval)
+    if reason:
+        return reason
+    return "not computed" if None in (m.low, m.high) else f"{m.low:.3f} to {m.high:.3f}"
 
 
 def _verdicts(facts: CardFacts) -> str:
@@ -143,34 +200,24 @@ def _verdicts(facts: CardFacts) -> str:
     report = facts.report
     if report is None:
         return ""
-    said = []
-    trust = report.map_trust or {}
-    for test in MapTest if report.map_trust is not None else ():
-        result = "passed"
-        if test in trust.get("failed", ()):
-            result = f"not passed: {FAILED[test]}"
-        elif test in trust.get("untested", ()):
-            result = "not tested"
-        said.append(f"{test.value}: {result}")
+    trust = report.map_trust
+    sentences: list[str] = []
+    if trust is not None:
+        sentences += [f"{test.value.capitalize()}: {trust.result(test)}." for test in MapTest]
     if report.chance:
-        said.append(f"this model is {report.chance}")
-    said += [line.removesuffix(".") for line in report.rival]
-    within = report.within_bags or {}
-    for comparison in within.get("comparisons", ()):
-        if comparison["map"] == within.get("shown_map"):
-            said.append(comparison["sentence"].removesuffix("."))
-    if report.map_trust is not None:
-        verdicts = {
-            "yes": "may be",
-            "no": "should not be",
-            "untested": "cannot yet be",
-        }
-        said.append(f"its maps {verdicts[trust['verdict']]} shown as explanations")
+        sentences.append(f"This model is {report.chance}.")
+    sentences += report.rival
+    within = report.within_bags or StoredComparisons()
+    for comparison in within.comparisons:
+        if comparison.map == within.shown_map:
+            sentences.append(comparison.sentence)
+    if trust is not None:
+        sentences.append(f"Its maps {MAY_BE[trust.verdict]} shown as explanations.")
     if report.threshold is not None:
-        said.append(
-            f"threshold of positive calls: {report.threshold:.4g} ({report.threshold_source})"
+        sentences.append(
+            f"Threshold of positive calls: {report.threshold:.4g} ({report.threshold_source})."
         )
-    return "\n".join(f"- {line[0].upper()}{line[1:]}." for line in said)
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def _with_licence(encoder: str) -> str:

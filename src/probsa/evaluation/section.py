@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -50,26 +50,40 @@ class Panel:
     """The names of two lines, and the label of the area between them."""
 
 
+class SectionFigure(NamedTuple):
+    """The figure of a section."""
+
+    file: str
+    """The name of its file, without suffix."""
+    panels: Sequence[Panel]
+    """Its panels from left to right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of a report. Everything that a report knows of it are these fields."""
 
     key: str
-    """Its key in the JSON report."""
+    """Its key in the JSON report, or in that of the section that it is a part of."""
     values: Mapping[str, Any]
     _: KW_ONLY
+    parts: Mapping[str, "Section"] = field(default_factory=dict)
+    """The sections that it consists of, by their key, which JSON has before `values`."""
     text: Sequence[Grid | str] = ()
     """Tables and sentences, in order."""
-    figure: tuple[str, Sequence[Panel]] | None = None
-    """The name of its file, and its panels from left to right."""
+    figure: SectionFigure | None = None
     metrics: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
     """Metrics by what they are of, for data frames."""
     warnings: Sequence[str] = ()
     """What a reader must know before the numbers; a report shows it on its first screen."""
+    cautions: Sequence[str] = ()
+    """What speaks against its values; sentences on it are in `text`."""
+    on_request: bool = False
+    """Whether a report has it only if it was asked for; its text then stands below the summary."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return plain(self.values)
+        return {**plain(self.parts), **plain(self.values)}
 
     def render(self, console: Console) -> None:
         """Print it as text."""
@@ -111,18 +125,29 @@ def bags_and_instances(
 ) -> Section:
     """Join a part on bags and a part on instances, or the reason why there is none of these.
 
-    figure: the name of the file with the panels of both; between: a sentence between the parts;
-    more: further values.
+    Args:
+        key: the key of the joint section.
+        bags: the part on bags.
+        instances: the part on instances, or why there is none.
+        figure: the name of the file with the panels of both.
+        between: a sentence between the parts.
+        more: further values.
     """
-    second = None if isinstance(instances, str) else instances
-    parts = [part for part in (bags, second) if part is not None]
-    reason = instances if second is None else None
-    panels = [panel for part in parts if part.figure for panel in part.figure[1]]
+    parts = {"bags": bags}
+    values: dict[str, Any] = {}
+    if isinstance(instances, str):
+        values["instances"] = None
+        values["instances_reason"] = instances
+    else:
+        parts["instances"] = instances
+        values["instances_reason"] = None
+    panels = [panel for part in parts.values() if part.figure for panel in part.figure.panels]
     return Section(
         key,
-        {"bags": bags, "instances": second, "instances_reason": reason, **more},
-        text=[*bags.text, between, *(second.text if second else ())],
-        figure=(figure, panels) if panels else None,
+        {**values, **more},
+        parts=parts,
+        text=[*bags.text, between, *(parts["instances"].text if "instances" in parts else ())],
+        figure=SectionFigure(figure, panels) if panels else None,
     )
 
 
@@ -152,21 +177,25 @@ def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[st
     A reason that several metrics share is said once, below the table.
     """
     counts = Counter(m.reason for m in metrics.values() if m.value is None and m.reason)
-    shared = [reason for reason, n in counts.items() if n > 1]
-    marks = {reason: f"see {k}" for k, reason in enumerate(shared, 1)}
+    shared_reasons = [reason for reason, count in counts.items() if count > 1]
+    marks = {reason: f"see {k}" for k, reason in enumerate(shared_reasons, 1)}
     rows = []
     for name, m in metrics.items():
-        left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
         value = "-" if m.value is None else f"{m.value:.{m.digits}f}"
-        why = marks.get(m.reason or "", m.reason)
-        interval = why if m.value is None else m.span(before="") + left
-        if m.value is not None and m.no_interval is not None:
+        if m.value is None:
+            interval = marks.get(m.reason or "", m.reason)
+        elif m.no_interval is not None:
             interval = no_interval_text(m.no_interval)
+        else:
+            interval = m.span(before="")
+            if m.left_out:
+                interval += f" ({m.left_out} resamples undefined)"
         rows.append((titles[name], value, interval))
     table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
-    if shared:
-        notes = (f"{k}: {reason}" for k, reason in enumerate(shared, 1))
-        table.caption, table.caption_justify = Text("\n".join(notes)), "left"
+    if shared_reasons:
+        notes = (f"{k}: {reason}" for k, reason in enumerate(shared_reasons, 1))
+        table.caption = Text("\n".join(notes))
+        table.caption_justify = "left"
     return table
 
 
@@ -174,10 +203,17 @@ def metric_columns(
     title: str, rows: Mapping[str, Mapping[str, Metric]], *, titles: Mapping[str, str]
 ) -> Grid:
     """Return a table with a row for each part and a column for each metric that has a value."""
-    known = dict.fromkeys(k for metrics in rows.values() for k in metrics)
-    columns = [k for k in known if any(m[k].value is not None for m in rows.values() if k in m)]
-    cells = [
-        (part, *(str(metrics[c]) if c in metrics else "-" for c in columns))
-        for part, metrics in rows.items()
-    ]
-    return grid(None, {title: {}, **{titles[c]: RIGHT for c in columns}}, cells)
+    names: list[str] = []
+    for metrics in rows.values():
+        names += [name for name in metrics if name not in names]
+    columns = [name for name in names if _has_value(name, rows.values())]
+    cells = []
+    for part, metrics in rows.items():
+        values = [str(metrics[name]) if name in metrics else "-" for name in columns]
+        cells.append((part, *values))
+    return grid(None, {title: {}, **{titles[name]: RIGHT for name in columns}}, cells)
+
+
+def _has_value(name: str, rows: Iterable[Mapping[str, Metric]]) -> bool:
+    """Return whether a metric has a value in a row."""
+    return any(metrics[name].value is not None for metrics in rows if name in metrics)

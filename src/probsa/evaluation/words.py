@@ -1,7 +1,7 @@
 """The titles of metrics, detectors and null maps in the text of reports, tables and figures."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..core import counted
 from ..statistics import NoInterval
@@ -51,12 +51,12 @@ def metric_titles(names: Iterable[str]) -> dict[str, str]:
     """Return the titles of metrics of bags by their names."""
     titles = {}
     for name in names:
-        part = SOME_FINDINGS.fullmatch(name)
-        if part is None:
+        mean = SOME_FINDINGS.fullmatch(name)
+        if mean is None:
             titles[name] = METRIC_TITLES[name]
         else:
-            of = f"{part['defined']} of {part['findings']} findings"
-            titles[name] = f"{METRIC_TITLES[part['name']]} ({of})"
+            findings = f"{mean['defined']} of {mean['findings']} findings"
+            titles[name] = f"{METRIC_TITLES[mean['name']]} ({findings})"
     return titles
 
 
@@ -104,10 +104,10 @@ BAG_DETECTORS = {
     "within": "s within members",
     "between": "s between members",
     "ood": "distance from training",
-    "margin": "−|p − t| (null)",
-    "entropy": "entropy of p (null)",
+    "margin": "−|p − t|",
+    "entropy": "entropy of p",
 }
-OF_SEVERAL_CLASSES = {"spread": "s of the called class", "margin": "margin of the call (null)"}
+OF_SEVERAL_CLASSES = {"spread": "s of the called class", "margin": "margin of the call"}
 """The titles that differ with three classes or more."""
 INSTANCE_DETECTORS = {
     "doubt": "P(wrong)",
@@ -116,8 +116,8 @@ INSTANCE_DETECTORS = {
     "flip_between": "P(the call flips) with σ between members",
     "variance": "σ²",
     "ood": "distance from training",
-    "margin": "−|e| (null)",
-    "entropy": "−w log w (null)",
+    "margin": "−|e|",
+    "entropy": "−w log w",
 }
 DETECTORS_IN_WORDS = {
     "doubt": "P(wrong), the probability of the other call,",
@@ -125,6 +125,16 @@ DETECTORS_IN_WORDS = {
 }
 """The detectors that are compared with the margin, in a sentence."""
 NULL_DETECTORS = ("margin", "entropy")
+"""The detectors that need no posterior, which the others have to beat."""
+NULL_MARK = " (null)"
+
+
+def detector_titles(titles: Mapping[str, str] = INSTANCE_DETECTORS) -> dict[str, str]:
+    """Return the titles of detectors, by default of instances; null rivals have a mark."""
+    return {
+        name: f"{title}{NULL_MARK}" if name in NULL_DETECTORS else title
+        for name, title in titles.items()
+    }
 
 
 def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
@@ -137,7 +147,9 @@ def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
         return f"no interval: {counted(missing.patients or 0, unit)}{part}"
     if missing.cause == "undefined resamples":
         return "no interval: it is undefined in most resamples"
-    return "no interval: it is the same in all resamples" if missing.cause == "no variation" else ""
+    if missing.cause == "no variation":
+        return "no interval: it is the same in all resamples"
+    return ""
 
 
 def shortened(text: str) -> str:

@@ -167,7 +167,7 @@ class Multiclass(Unordered):
     name = "multiclass"
     words = Words(
         predicts="the probability of {either}",
-        call_rule="none: the most probable class is called",
+        call_rule="the most probable class is called",
         remedy=", or merge the class with another",
     )
     headline = ("auroc", "balanced_accuracy")
@@ -197,7 +197,7 @@ class Ordinal(OneClass):
     words = Words(
         predicts="the probability of the grade: one of {either}, in rising order",
         called="grade {}",
-        call_rule="none: the median grade is called",
+        call_rule="the median grade is called",
         towards=("speaks for a higher grade", "for a lower one"),
         aim="a higher grade",
         response="mean grade",

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from ...errors import ProbSAError
 from ...evaluation import (
     DICE_OF_MAP,
-    INSTANCE_DETECTORS,
     WITHIN,
     WITHIN_TITLES,
     compare_to_null_maps,
+    detector_titles,
     detector_verdict,
 )
 from ...statistics import Metric, detectable_from_intervals
@@ -41,7 +41,7 @@ INSTANCES: MetricColumns = {
 }
 ERRORS: MetricColumns = {
     "error_rate": _percent("error_rate", "wrong calls"),
-    **{f"error_auroc_{d}": _percent(d, INSTANCE_DETECTORS[d]) for d in SHOWN_DETECTORS},
+    **{f"error_auroc_{d}": _percent(d, detector_titles()[d]) for d in SHOWN_DETECTORS},
     "error_auroc_gain": Column(key="gain", title="σ² minus best rival", unit="points"),
 }
 WITHIN_BAGS: MetricColumns = {

@@ -6,7 +6,8 @@ and a null map, one run and the mean over replicates go through the same functio
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
@@ -27,9 +28,23 @@ from ...statistics import (
 from ..claims import Claim
 from ..scores import NO_VARIANCE
 from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
-from .table import NO_CALLS, InstanceTable, Values
+from .table import NO_CALLS, Column, InstanceTable, Values
 
-POSITIVE_BAGS = "instances of positive bags"
+
+class Items(NamedTuple):
+    """What is counted in a sentence, in the singular and in the plural."""
+
+    one: str
+    many: str
+
+    def counted(self, number: int) -> str:
+        """Return a number of them, as “1 bag”."""
+        return counted(number, self.one, self.many)
+
+
+BAGS = Items("bag", "bags")
+INSTANCES_OF_POSITIVE_BAGS = Items("instance of positive bags", "instances of positive bags")
+POSITIVE_BAGS = INSTANCES_OF_POSITIVE_BAGS.many
 WITHIN = "auroc_within_bags"
 POINTING_GAME = "pointing_game"
 WITHIN_BAGS = (WITHIN, "average_precision_within_bags", POINTING_GAME, "top_share")
@@ -55,7 +70,7 @@ AGAINST_MARGIN = {"doubt": "P(wrong)", "flip": "The probability that the call fl
 
 
 def pooled(
-    table: InstanceTable, column: str, *, draws: Draws, what: str = "instances"
+    table: InstanceTable, column: Column, *, draws: Draws, what: str = "instances"
 ) -> dict[str, Metric]:
     """Return `auroc` and `average_precision` of a column over all rows of the table.
 
@@ -71,7 +86,7 @@ def pooled(
     )
 
 
-def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str, Metric]:
+def within_bags(table: InstanceTable, column: Column, *, draws: Draws) -> dict[str, Metric]:
     """Return the means of `WITHIN_BAGS` over the positive bags with instances of both labels."""
     mixed = table.mixed
     if not mixed.any():
@@ -80,7 +95,8 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
             values[b] = within_bag(table.y[rows], table[column][rows])
-    support, metrics = draws.support({MIXED: mixed}), {}
+    support = draws.support({MIXED: mixed})
+    metrics = {}
     for k, name in enumerate(WITHIN_BAGS):
         scale = SHARE if name == POINTING_GAME else MEAN_SHARE
         rows = draws.ratio(values[:, k], mixed)
@@ -90,17 +106,18 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
 
 def bag_rows(table: InstanceTable) -> list[slice]:
     """Return the rows of each bag, which follow one another."""
-    ends = np.cumsum(np.bincount(table.bag, minlength=len(table.names)))
-    return [slice(a, b) for a, b in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
+    ends = np.cumsum(np.bincount(table.bag, minlength=len(table.names))).tolist()
+    return [slice(start, end) for start, end in pairwise([0, *ends])]
 
 
 def within_bag(
     y: Bool[np.ndarray, " n"], score: Num[np.ndarray, " n"]
 ) -> Float[np.ndarray, " measures"]:
     """Return the measures of `WITHIN_BAGS` of a bag that has instances of both labels."""
-    ranks = Draws.of_data(len(y)).ranks(y, score.astype(np.float64))[:, 0]
-    tops = [precision_of_top(y, score, count=c) for c in (1, max(1, round(TOP * len(y))))]
-    return np.array([*ranks, *tops])
+    auroc_and_precision = Draws.of_data(len(y)).ranks(y, score.astype(np.float64))[:, 0]
+    top_instance = precision_of_top(y, score, count=1)
+    top_share = precision_of_top(y, score, count=max(1, round(TOP * len(y))))
+    return np.array([*auroc_and_precision, top_instance, top_share])
 
 
 def precision_of_top(
@@ -109,8 +126,11 @@ def precision_of_top(
     """Return the expected share of positives among the `count` highest scores, ties broken at
     random."""
     limit = np.partition(score, len(score) - count)[len(score) - count]
-    above, tied = score > limit, score == limit
-    return float((y[above].sum() + y[tied].mean() * (count - above.sum())) / count)
+    above = score > limit
+    tied = score == limit
+    # the places that are left go to tied instances, each of which is positive with equal chance
+    places_left = count - above.sum()
+    return float((y[above].sum() + y[tied].mean() * places_left) / count)
 
 
 def rank_correlation(
@@ -132,14 +152,18 @@ def dice(
     if not table.y.any():
         reason = f"no positive instance among {len(table.y)} of positive bags"
         return dict.fromkeys(("dice", "dice_pooled"), Metric.undefined(reason))
-    hit, positive = 2 * table.bag_sums(table.y & called), table.bag_sums(table.y)
-    size, defined = positive + table.bag_sums(called), positive > 0
-    of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
-    count = draws.totals(defined[:, None])[:, 0]
-    pooled_rows = np.where(count > 0, draws.ratio(hit, size), np.nan)
+    # Dice of a bag: 2 TP / (positive + called), in numbers of its instances
+    twice_hits = 2 * table.bag_sums(table.y & called)
+    positive = table.bag_sums(table.y)
+    sizes = positive + table.bag_sums(called)
+    defined = positive > 0
+    dice_of_bags = np.divide(twice_hits, sizes, out=np.zeros(len(sizes)), where=defined)
+    # a resample without a positive instance has no value, even if it has called ones
+    defined_bags = draws.totals(defined[:, None])[:, 0]
+    pooled_rows = np.where(defined_bags > 0, draws.ratio(twice_hits, sizes), np.nan)
     support = draws.support({POSITIVE_INSTANCES: defined})
     return {
-        "dice": Metric.of(draws.ratio(of_bag, defined), support=support, scale=MEAN_SHARE),
+        "dice": Metric.of(draws.ratio(dice_of_bags, defined), support=support, scale=MEAN_SHARE),
         "dice_pooled": Metric.of(pooled_rows, support=support, scale=MEAN_SHARE),
     }
 
@@ -151,7 +175,7 @@ def recall_and_precision(
 
     table: the instances of positive bags; called: whether each instance is called positive.
     """
-    hit = table.bag_sums(table.y & called)
+    hits = table.bag_sums(table.y & called)
     parts = {
         "recall": (table.bag_sums(table.y), POSITIVE_INSTANCES, "no positive instance"),
         "precision": (table.bag_sums(called), CALLED_INSTANCES, "no called instance"),
@@ -159,7 +183,7 @@ def recall_and_precision(
     metrics = {}
     for name, (among, part, reason) in parts.items():
         metrics[name] = Metric.of(
-            draws.ratio(hit, among),
+            draws.ratio(hits, among),
             support=draws.support({part: among > 0}),
             scale=MEAN_SHARE,
             reason=reason,
@@ -173,7 +197,8 @@ def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) ->
     Ties are resolved towards the highest threshold. There must be instances of both labels.
     """
     true, false, thresholds = _called(y, score)
-    return float(thresholds[np.argmax(2 * true / (true + false + y.sum()))])
+    pooled_dice = 2 * true / (true + false + y.sum())
+    return float(thresholds[np.argmax(pooled_dice)])
 
 
 def _called(
@@ -206,8 +231,11 @@ def wrong_calls(table: InstanceTable, *, draws: Draws) -> dict[str, Metric]:
     if table.called is None:
         return dict.fromkeys(WRONG_CALLS, Metric.undefined(NO_CALLS))
     scores = {name: detector(table, name) for name in DETECTORS}
-    wrong, items = table.called != table.y, draws.for_items(table.bag)
-    return detections(wrong, scores, draws=items, what=POSITIVE_BAGS, scale=MEAN_SHARE)
+    wrong = table.called != table.y
+    draws_of_items = draws.for_items(table.bag)
+    return detections(
+        wrong, scores, draws=draws_of_items, items=INSTANCES_OF_POSITIVE_BAGS, scale=MEAN_SHARE
+    )
 
 
 def detector(table: InstanceTable, name: str) -> Values | str:
@@ -224,42 +252,46 @@ def detections(
     scores: Mapping[str, Values | str],
     *,
     draws: Draws,
-    what: str,
+    items: Items,
     scale: Scale = SHARE,
 ) -> dict[str, Metric]:
     """Return `error_rate`, and for each score `error_auroc_<name>`.
 
-    Scores are high where a call is doubtful, or the reason why there is none. `what` names the
-    items in the plural; `scale` is `MEAN_SHARE` for items that are many in each patient.
+    Args:
+        wrong: whether the call of each item is wrong.
+        scores: scores that are high where a call is doubtful, or the reasons why there are none.
+        draws: resamples of the items.
+        items: what the items are.
+        scale: `MEAN_SHARE` for items that are many in each patient.
     """
-    absent = None
+    undefined = None
     if not len(wrong):
-        absent = f"no {what}"
+        undefined = f"no {items.many}"
     elif wrong.all() or not wrong.any():
-        calls = counted(len(wrong), what.removesuffix("s"))
-        absent = f"no {'right' if wrong.any() else 'wrong'} call among {calls}"
-        absent += ": errors cannot be ranked"
-    rate = Metric.undefined(absent or "")
+        missing = "right" if wrong.any() else "wrong"
+        undefined = f"no {missing} call among {items.counted(len(wrong))}: errors cannot be ranked"
+    rate = Metric.undefined(undefined or "")
     if len(wrong):
         rate = mean_of_items(wrong, draws=draws, scale=scale)
-    found = {"error_rate": rate}
+    metrics = {"error_rate": rate}
     for name, score in scores.items():
-        area = Metric.undefined(absent or str(score))
-        if absent is None and not isinstance(score, str):
+        area = Metric.undefined(undefined or str(score))
+        if undefined is None and not isinstance(score, str):
             area = Metric.of(
                 draws.auroc(wrong, score),
                 support=class_support(wrong, draws=draws, names=CALL_PARTS),
                 scale=scale,
             )
-        found[f"error_auroc_{name}"] = area
-    return found
+        metrics[f"error_auroc_{name}"] = area
+    return metrics
 
 
 def gains(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return how much better σ² finds wrong calls than the better null, and P(wrong) than −|e|."""
-    of_doubt = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
-    of_variance = metrics["error_auroc_variance"] - metrics[f"error_auroc_{_best_rival(metrics)}"]
-    return {"error_auroc_gain": of_variance, "error_auroc_doubt_gain": of_doubt}
+    doubt_gain = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
+    best_rival = metrics[f"error_auroc_{_best_rival(metrics)}"]
+    variance_gain = metrics["error_auroc_variance"] - best_rival
+    return {"error_auroc_gain": variance_gain, "error_auroc_doubt_gain": doubt_gain}
 
 
 def _best_rival(metrics: Mapping[str, Metric]) -> str:
@@ -286,18 +318,24 @@ def detector_verdict(
     metrics: those of `instance_metrics`, or `detections` with `error_auroc_<score>_gain`.
     """
     if score != "variance":
-        name, rival, gain = AGAINST_MARGIN[score], "margin", metrics[f"error_auroc_{score}_gain"]
+        name = AGAINST_MARGIN[score]
+        rival = "margin"
+        gain = metrics[f"error_auroc_{score}_gain"]
         rivals = best = "the margin"
         title = ""
     else:
-        name, rival, gain = "σ²", _best_rival(metrics), metrics["error_auroc_gain"]
-        rivals, best = "all null rivals", "the best null rival"
-        title = f" of {INSTANCE_DETECTORS[rival].removesuffix(' (null)')}, its best null rival,"
-    one, other = metrics[f"error_auroc_{score}"], metrics[f"error_auroc_{rival}"]
-    if one.value is None or other.value is None or gain.value is None:
-        reason = gain.reason or one.reason or other.reason
+        name = "σ²"
+        rival = _best_rival(metrics)
+        gain = metrics["error_auroc_gain"]
+        rivals = "all null rivals"
+        best = "the best null rival"
+        title = f" of {INSTANCE_DETECTORS[rival]}, its best null rival,"
+    area = metrics[f"error_auroc_{score}"]
+    rival_area = metrics[f"error_auroc_{rival}"]
+    if area.value is None or rival_area.value is None or gain.value is None:
+        reason = gain.reason or area.reason or rival_area.reason
         return f"{name} cannot be evaluated on {what}: {reason}."
-    values = f"AUROC {one.value:.3f} against {other.value:.3f}{title} on {what}"
+    values = f"AUROC {area.value:.3f} against {rival_area.value:.3f}{title} on {what}"
     if gain.low is None or gain.high is None:
         return f"No interval shows whether {name} finds wrong calls better than {best}: {values}."
     finds = {

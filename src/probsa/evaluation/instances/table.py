@@ -7,6 +7,7 @@ does not have is left out for all, and `missing` says why.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -33,10 +34,19 @@ NO_DISTANCE = "the predictions have no distances from training"
 NO_EVIDENCE = "the score is not evidence, whose sign could flip"
 ONE_MODEL = "one model has no variance between members"
 
-Values = Float[np.ndarray, " n"]
-More = Callable[[Prediction], Mapping[str, "Values | str"]]
-"""Further columns of a bag's instances, or the reasons why it does not have them."""
 
+class MapColumn(NamedTuple):
+    """The column of a map: of a score that maps of the model show, or of a null map."""
+
+    kind: Literal["map", "null"]
+    name: str
+
+
+Column = str | MapColumn
+"""The name of a column, see `COLUMNS`, or a map."""
+Values = Float[np.ndarray, " n"]
+More = Callable[[Prediction], Mapping[Column, "Values | str"]]
+"""Further columns of a bag's instances, or the reasons why it does not have them."""
 
 COLUMNS: dict[str, Callable[[Prediction], Values | str]] = {
     "score": instance_scores,
@@ -65,6 +75,19 @@ def _or_reason(values: Values | None, reason: str) -> Values | str:
     return reason if values is None else values
 
 
+def _columns(
+    p: Prediction, more: More | None, *, rows: Bool[np.ndarray, " n"]
+) -> dict[Column, Values | str]:
+    """Return the columns of some instances of a bag, or why it does not have them."""
+    columns: dict[Column, Values | str] = {name: column(p) for name, column in COLUMNS.items()}
+    if more is not None:
+        columns |= more(p)
+    return {
+        column: values if isinstance(values, str) else values[rows]
+        for column, values in columns.items()
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceTable:
     """Labelled instances of the bags `names`, which are the bags with instance labels."""
@@ -77,8 +100,8 @@ class InstanceTable:
     bag: Int[np.ndarray, " n"]
     """The index of each instance's bag."""
     y: Bool[np.ndarray, " n"]
-    columns: Mapping[str, Values] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[Column, Values] = field(default_factory=dict)
+    missing: Mapping[Column, str] = field(default_factory=dict)
     """Why a column is not there."""
 
     @classmethod
@@ -101,41 +124,40 @@ class InstanceTable:
             BagError: the attention of a bag is not finite.
         """
         names: list[str] = []
-        flags: list[bool] = []
+        positive_flags: list[bool] = []
         kinds: set[str] = set()
         y: list[np.ndarray] = []
-        found: list[dict[str, Values | str]] = []
+        columns_of_bags: list[dict[Column, Values | str]] = []
         for p in predictions:
             if p.instance_labels is None:
                 continue
-            known = p.instance_labels >= 0
+            labelled = p.instance_labels >= 0
             names.append(p.name)
-            flags.append(positive(p))
+            positive_flags.append(positive(p))
             kinds.add(p.score_kind)
-            y.append(p.instance_labels[known] > 0)
-            values = {name: column(p) for name, column in COLUMNS.items()}
-            values |= {} if more is None else more(p)
-            found.append({k: v if isinstance(v, str) else v[known] for k, v in values.items()})
+            y.append(p.instance_labels[labelled] > 0)
+            columns_of_bags.append(_columns(p, more, rows=labelled))
         if len(kinds) > 1:
             raise InputError(
                 f"scores of several kinds ({', '.join(sorted(kinds))}) cannot be evaluated "
                 "together: predict all bags with one model"
             )
-        columns: dict[str, Values] = {}
-        missing: dict[str, str] = {}
-        for name in dict.fromkeys(name for values in found for name in values):
-            each = [values.get(name, "some bags do not have it") for values in found]
-            reasons = Counter(v for v in each if isinstance(v, str))
-            if not reasons:
-                columns[name] = np.concatenate([v for v in each if not isinstance(v, str)])
+        columns: dict[Column, Values] = {}
+        missing: dict[Column, str] = {}
+        for column in dict.fromkeys(column for bag in columns_of_bags for column in bag):
+            bags = [bag.get(column, "some bags do not have it") for bag in columns_of_bags]
+            arrays = [values for values in bags if not isinstance(values, str)]
+            if len(arrays) == len(bags):
+                columns[column] = np.concatenate(arrays)
                 continue
+            reasons = Counter(values for values in bags if isinstance(values, str))
             reason, count = reasons.most_common(1)[0]
-            missing[name] = (
-                reason if count == len(each) else f"{reason} ({count} of {len(each)} bags)"
-            )
+            if count < len(bags):
+                reason = f"{reason} ({count} of {len(bags)} bags)"
+            missing[column] = reason
         return cls(
             names=tuple(names),
-            positive=np.array(flags, dtype=bool),
+            positive=np.array(positive_flags, dtype=bool),
             kind=min(kinds, default=""),
             bag=np.repeat(np.arange(len(names)), [len(part) for part in y]),
             y=np.concatenate([np.zeros(0, dtype=bool), *y]),
@@ -143,17 +165,22 @@ class InstanceTable:
             missing=missing,
         )
 
-    def __getitem__(self, column: str) -> Values:
+    def __getitem__(self, column: Column) -> Values:
         return self.columns[column]
+
+    def map_names(self, kind: Literal["map", "null"]) -> list[str]:
+        """Return the names of the maps, or null maps, that every bag has."""
+        return [c.name for c in self.columns if isinstance(c, MapColumn) and c.kind == kind]
 
     def where(self, keep: Bool[np.ndarray, " n"]) -> "InstanceTable":
         """Return the rows that are True; the bags stay as they are."""
-        columns = {k: v[keep] for k, v in self.columns.items()}
+        columns = {column: values[keep] for column, values in self.columns.items()}
         return replace(self, bag=self.bag[keep], y=self.y[keep], columns=columns)
 
     def of_bags(self, bags: Bool[np.ndarray, " bags"] | None = None) -> "InstanceTable":
         """Return the instances of some bags, by default of the positive ones."""
-        return self.where((self.positive if bags is None else bags)[self.bag])
+        chosen = self.positive if bags is None else bags
+        return self.where(chosen[self.bag])
 
     @property
     def called(self) -> Bool[np.ndarray, " n"] | None:

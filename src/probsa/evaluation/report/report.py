@@ -45,8 +45,7 @@ from .within import best_of, instance_table, pooled_nulls, validation_table, wit
 
 Part = Literal["auto", "test", "val", "train", "all"]
 DETECTOR = "error_auroc_"
-ASKED_FOR = "guarantees"
-"""The section that a report has only on request, which stands below its summary."""
+"""The beginning of the keys of metrics that say how well a detector finds wrong calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,15 +120,16 @@ class Report:
         texts: list[tuple[ReservationKind, str]] = []
         if self.chance:
             texts.append(("chance", f"This model is {self.chance}."))
-        texts += [("mean features", text) for text in self.rival]
+        for text in self.rival:
+            texts.append(("mean features", text))
         within = values.get("within_bags", {})
         for comparison in within.get("comparisons", ()):
             if comparison.map == within["shown_map"]:
                 texts.append(("null maps", comparison.reservation))
-        for level in ("bags", "instances"):
-            section = values.get("doubt", {}).get(level)
-            if section is not None:
-                texts.append(("doubt", doubt_reservation(section)))
+        for section in self.sections:
+            if section.key == "doubt":
+                for part in section.parts.values():
+                    texts.append(("doubt", doubt_reservation(part)))
         if self.part == "val":
             bags = counted(self.bags, "validation bag")
             text = f"The model was evaluated on the {bags} that chose its weights and threshold."
@@ -141,7 +141,7 @@ class Report:
         if not full:
             print_parts(console, self.summary)
             for section in self.sections:
-                if section.key == ASKED_FOR:
+                if section.on_request:
                     section.render(console)
             following = (
                 f"next: probsa view {self.folder} (the maps as a page), probsa evaluate "
@@ -256,8 +256,8 @@ def evaluate(
         sections.append(within_section(context, table, validation, nulls))
     if task.has_classes:
         doubt = doubt_section(context, table)
-        area = doubt.values["bags"].values["error_auroc"]
-        metrics |= {DETECTOR + name: area[name] for name in ("spread", "margin")}
+        areas = doubt.parts["bags"].values["error_auroc"]
+        metrics |= {DETECTOR + name: areas[name] for name in ("spread", "margin")}
         sections += [doubt, calibration_section(context, table)]
     sections.append(faithfulness_section(context))
     summary = summarise(context, metrics, tuple(sections), threshold_source=source)
@@ -333,7 +333,8 @@ def _threshold_in_words(
 ) -> str:
     """Say from which p(Y = 1) bags are called positive, and where the threshold comes from."""
     if threshold is None:
-        return task.words.call_rule
+        rule = task.words.call_rule
+        return f"none: {rule}" if rule else ""
     value = f"{threshold.value:.4g}"
     same = ", which are the evaluated bags" if part == "val" else ""
     asked = threshold.asked

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from rich.table import Table as Grid
 from scipy.special import entr, ndtr
 
 from ...core import counted, group_keys
@@ -25,6 +26,7 @@ from ...statistics import (
     ErrorByChance,
     Metric,
     Reliability,
+    RetentionCurve,
     Scale,
     calibration_error,
     equal_mass_bins,
@@ -37,7 +39,10 @@ from ...statistics import (
 from ..claims import Claim
 from ..context import SEEN, Context
 from ..instances.measures import (
+    BAGS,
+    INSTANCES_OF_POSITIVE_BAGS,
     POSITIVE_BAGS,
+    Items,
     detections,
     detector,
     detector_claim,
@@ -52,12 +57,27 @@ from ..instances.table import (
     Values,
 )
 from ..scores import NO_VARIANCE, distance_ratio
-from ..section import RIGHT, Line, Panel, Section, Style, bags_and_instances, grid
-from ..words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS, OF_SEVERAL_CLASSES
+from ..section import (
+    RIGHT,
+    Line,
+    Panel,
+    Section,
+    SectionFigure,
+    Style,
+    bags_and_instances,
+    grid,
+)
+from ..words import (
+    BAG_DETECTORS,
+    INSTANCE_DETECTORS,
+    NULL_DETECTORS,
+    NULL_MARK,
+    OF_SEVERAL_CLASSES,
+    detector_titles,
+)
 
 CURVE_RESAMPLES = 200
 """Upper limit of the resamples of a retention curve."""
-NULL = " (null)"
 Judged = Literal["doubt", "flip"]
 """The detector that is compared with the margin: the one that uses the posterior."""
 SHOWN_SHARES = (0.5, 0.8)
@@ -96,7 +116,7 @@ def _doubt(
     scores: Mapping[str, Values | str],
     *,
     draws: Draws,
-    what: str,
+    items: Items,
     scale: Scale,
     judged: Judged,
     titles: Mapping[str, str],
@@ -104,69 +124,34 @@ def _doubt(
 ) -> Section:
     """Return how well scores find the wrong calls of at least one item, see `detections`.
 
-    judged: the detector that the verdict compares with the margin; titles: those of the detectors
-    that are shown; symbols: a sentence that explains them.
+    Args:
+        wrong: whether the call of each item is wrong.
+        scores: the detectors of wrong calls, or why there is none.
+        draws: resamples of the items.
+        items: what the items are.
+        scale: the values that rates can take.
+        judged: the detector that the verdict compares with the margin.
+        titles: the titles of the detectors that are shown.
+        symbols: a sentence that explains them.
     """
-    found = detections(wrong, scores, draws=draws, what=what, scale=scale)
-    area = {name: found[f"error_auroc_{name}"] for name in scores}
-    gain = area[judged] - area["margin"]
-    verdict = detector_verdict({**found, f"error_auroc_{judged}_gain": gain}, judged, what=what)
-    styles: dict[str, Style] = {judged: "main", **dict.fromkeys(NULL_DETECTORS, "null")}
+    metrics = detections(wrong, scores, draws=draws, items=items, scale=scale)
+    areas = {name: metrics[f"error_auroc_{name}"] for name in scores}
+    gain = areas[judged] - areas["margin"]
+    metrics[f"error_auroc_{judged}_gain"] = gain
+    verdict = detector_verdict(metrics, judged, what=items.many)
     fewer = draws.first(CURVE_RESAMPLES)
-    curves = {
-        k: retention_curve(wrong, s, draws=fewer, scale=scale)
-        for k, s in scores.items()
-        if area[k].value is not None and not isinstance(s, str)
-    }
+    curves: dict[str, RetentionCurve] = {}
+    for name, score in scores.items():
+        if areas[name].value is not None and not isinstance(score, str):
+            curves[name] = retention_curve(wrong, score, draws=fewer, scale=scale)
     rate = float(wrong.mean())
-    rows, undefined, lines = [], {}, []
-    start = sum(share * len(wrong) < LEAST_KEPT for share in SHARES[:-1])
-    drawn_shares = _percent(SHARES[start:])
-    for name, title in titles.items():
-        m = area[name]
-        if name not in curves:
-            undefined.setdefault(m.reason, []).append(title.removesuffix(NULL))
-            continue
-        curve, style = curves[name], styles.get(name, "plain")
-        kept = [f"{curve.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
-        rows.append([title, f"{m.value:.3f}", m.span(before=""), *kept])
-        if name not in DRAWN_DETECTORS:
-            continue
-        line = Line(
-            name, drawn_shares, _percent(curve.error_rate[start:]), label=title, style=style
-        )
-        if style == "main":
-            label = f"{title} and its 95 % interval"
-            low, high = _percent(curve.low[start:]), _percent(curve.high[start:])
-            line = replace(line, label=label, low=low, high=high)
-        lines.append(line)
-    if rows:
-        kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
-        rows.append([f"random order{NULL}", "0.500", "exact", *kept])
-    heading, number = f"doubt: {len(wrong)} {what}, {rate:.1%} wrong", {**RIGHT, "no_wrap": True}
-    columns = {
-        "wrong calls found by": {},
-        "AUROC": number,
-        "95 % interval": {},
-        **{f"wrong of {share:.0%} kept": RIGHT for share in SHOWN_SHARES},
-    }
-    text = [grid(heading, columns, rows) if rows else heading]
-    if undefined:
-        reasons = (f"{', '.join(names)} ({reason})" for reason, names in undefined.items())
-        text.append(f"Undefined: {'; '.join(reasons)}.")
-    panel = Panel(
-        title=f"{len(wrong)} {what}",
-        x="calls kept, least doubtful first (%)",
-        y="wrong among the kept calls (%)",
-        lines=lines,
-        xlim=(drawn_shares[0], 100.0) if len(drawn_shares) > 1 else (0.0, 100.0),
-        level=(100 * rate, "random order (null)"),
-    )
+    heading = f"doubt: {len(wrong)} {items.many}, {rate:.1%} wrong"
+    lines = _retention_lines(curves, judged=judged, titles=titles, count=len(wrong))
     values = {
-        "of": what,
+        "of": items.many,
         "items": len(wrong),
-        "error_rate": found["error_rate"],
-        "error_auroc": area,
+        "error_rate": metrics["error_rate"],
+        "error_auroc": areas,
         "random_order": {"error_auroc": 0.5} if 0 < rate < 1 else None,
         "judged": judged,
         "doubt_gain": gain,
@@ -177,9 +162,119 @@ def _doubt(
     return Section(
         "doubt",
         values,
-        text=[*text, verdict, symbols],
-        figure=("retention", [panel] if lines else []),
+        text=[
+            _detector_grid(heading, areas, curves, titles=titles, rate=rate),
+            _undefined_detectors(areas, curves, titles=titles),
+            verdict,
+            symbols,
+        ],
+        figure=SectionFigure("retention", _retention_panels(lines, items, wrong)),
     )
+
+
+def _detector_grid(
+    heading: str,
+    areas: Mapping[str, Metric],
+    curves: Mapping[str, RetentionCurve],
+    *,
+    titles: Mapping[str, str],
+    rate: float,
+) -> Grid | str:
+    """Return a table with a row for each detector that has a curve; without any, its heading."""
+    rows = []
+    for name, title in detector_titles(titles).items():
+        if name in curves:
+            error_rate = curves[name].error_rate
+            kept = [f"{error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
+            rows.append([title, f"{areas[name].value:.3f}", areas[name].span(before=""), *kept])
+    if not rows:
+        return heading
+    kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
+    rows.append([f"random order{NULL_MARK}", "0.500", "exact", *kept])
+    columns = {
+        "wrong calls found by": {},
+        "AUROC": {**RIGHT, "no_wrap": True},
+        "95 % interval": {},
+        **{f"wrong of {share:.0%} kept": RIGHT for share in SHOWN_SHARES},
+    }
+    return grid(heading, columns, rows)
+
+
+def _undefined_detectors(
+    areas: Mapping[str, Metric],
+    curves: Mapping[str, RetentionCurve],
+    *,
+    titles: Mapping[str, str],
+) -> str:
+    """Say which detectors are undefined, and why; empty if all have a curve."""
+    by_reason: dict[str | None, list[str]] = {}
+    for name, title in titles.items():
+        if name not in curves:
+            by_reason.setdefault(areas[name].reason, []).append(title)
+    if not by_reason:
+        return ""
+    reasons = (f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+    return f"Undefined: {'; '.join(reasons)}."
+
+
+def _first_drawn(count: int) -> int:
+    """Return the index of the first of `SHARES` that is drawn, of so many items."""
+    return sum(share * count < LEAST_KEPT for share in SHARES[:-1])
+
+
+def _retention_lines(
+    curves: Mapping[str, RetentionCurve],
+    *,
+    judged: Judged,
+    titles: Mapping[str, str],
+    count: int,
+) -> list[Line]:
+    """Return the error rates of the kept calls by detector; the judged one has its interval."""
+    first = _first_drawn(count)
+    lines = []
+    for name, title in detector_titles(titles).items():
+        if name not in curves or name not in DRAWN_DETECTORS:
+            continue
+        curve = curves[name]
+        style: Style = "plain"
+        if name == judged:
+            style = "main"
+        elif name in NULL_DETECTORS:
+            style = "null"
+        line = Line(
+            name,
+            _percent(SHARES[first:]),
+            _percent(curve.error_rate[first:]),
+            label=title,
+            style=style,
+        )
+        if style == "main":
+            line = replace(
+                line,
+                label=f"{title} and its 95 % interval",
+                low=_percent(curve.low[first:]),
+                high=_percent(curve.high[first:]),
+            )
+        lines.append(line)
+    return lines
+
+
+def _retention_panels(
+    lines: Sequence[Line], items: Items, wrong: Bool[np.ndarray, " n"]
+) -> list[Panel]:
+    """Return the diagram of the error rates; none without a line."""
+    if not lines:
+        return []
+    shares = _percent(SHARES[_first_drawn(len(wrong)) :])
+    panel = Panel(
+        title=f"{len(wrong)} {items.many}",
+        x="calls kept, least doubtful first (%)",
+        y="wrong among the kept calls (%)",
+        lines=lines,
+        xlim=(shares[0], 100.0) if len(shares) > 1 else (0.0, 100.0),
+        level=(100 * float(wrong.mean()), "random order (null)"),
+    )
+    return [panel]
 
 
 def _percent(values: Sequence[float | None]) -> list[Any]:
@@ -196,15 +291,18 @@ def probability_wrong(
 def _bag_doubt(context: Context) -> Section:
     """Return how well scores of bags find wrong calls of bags."""
     p, table, rows = context.p, context.predictions, list(context.rows)
-    several, (called, margin) = p.shape[1] > 2, context.task.call(p, context.threshold)
+    several = p.shape[1] > 2
+    called, margin = context.task.call(p, context.threshold)
 
     def deviation(value: np.ndarray | None, *, missing: str) -> Values | str:
+        """Return the deviation of the called class, or of the last of two classes."""
         if value is None:
             return missing
         column = value[rows, called if several else -1]
         return column if column.any() else NO_VARIANCE
 
-    flip = spread = deviation(table.std, missing=NO_VARIANCE)
+    spread = deviation(table.std, missing=NO_VARIANCE)
+    flip = spread
     if several:
         flip = SEVERAL_CLASSES
     elif not isinstance(spread, str):
@@ -223,10 +321,10 @@ def _bag_doubt(context: Context) -> Section:
         called != context.y,
         scores,
         draws=context.draws,
-        what="bags",
+        items=BAGS,
         scale=SHARE,
         judged="flip",
-        titles={**BAG_DETECTORS, **(OF_SEVERAL_CLASSES if several else {})},
+        titles=BAG_DETECTORS | OF_SEVERAL_CLASSES if several else BAG_DETECTORS,
         symbols="" if several else OF_BAGS,
     )
 
@@ -246,7 +344,7 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
         inside.called != inside.y,
         {name: detector(inside, name) for name in INSTANCE_DETECTORS},
         draws=context.resamples(table.names, table.positive).for_items(inside.bag),
-        what=POSITIVE_BAGS,
+        items=INSTANCES_OF_POSITIVE_BAGS,
         scale=MEAN_SHARE,
         judged="doubt",
         titles={k: t for k, t in INSTANCE_DETECTORS.items() if k not in hidden},
@@ -266,10 +364,10 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     if table.ood is None or not rows:
         return None, ""
     keys = group_keys([table.bags[i] for i in rows], context.truth.group)
-    patient = dict(zip(rows, keys, strict=True))
+    patient_of = dict(zip(rows, keys, strict=True))
     beyond_rows = [i for i in rows if table.ood[i] >= 1]
-    patients = len(set(patient.values()))
-    beyond = len({patient[i] for i in beyond_rows})
+    patients = len(set(patient_of.values()))
+    beyond = len({patient_of[i] for i in beyond_rows})
     validation_bags = table.metadata.distance_validation_bags
     if validation_bags is None:
         validation_bags = table.parts.count("val") or None
@@ -278,14 +376,21 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     )
     expected = None if validation is None else patients / (validation + 1)
     unit = "patient" if patients < len(rows) else "bag"
-    than, chance = "validation bags", "."
-    if unit == "bag":
-        chance = " (predict again to compare with the number by chance)."
     if expected is not None and validation is not None:
-        than = counted(validation, f"validation {unit}")
+        others = counted(validation, f"validation {unit}")
         chance = (
             f"; {expected:.1f} are expected by chance if these {unit}s are like those of training."
         )
+    else:
+        others = "validation bags"
+        chance = "."
+        if unit == "bag":
+            chance = " (predict again to compare with the number by chance)."
+    verb = "is" if beyond == 1 else "are"
+    sentence = (
+        f"distance from training: {beyond} of {counted(patients, unit)} {verb} further from "
+        f"training than all {others}{chance}"
+    )
     values = {
         "bags": len(rows),
         "beyond": len(beyond_rows),
@@ -296,10 +401,7 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
         "expected": expected,
         "claim": Claim.UNLIKE_TRAINING if beyond else None,
     }
-    return values, (
-        f"distance from training: {beyond} of {counted(patients, unit)} "
-        f"{'is' if beyond == 1 else 'are'} further from training than all {than}{chance}"
-    )
+    return values, sentence
 
 
 def _validation_patients(context: Context, *, bags: int | None, has_several: bool) -> int | None:
@@ -315,7 +417,8 @@ def _validation_patients(context: Context, *, bags: int | None, has_several: boo
         return None
     if table.metadata.distance_validation_patients is not None:
         return table.metadata.distance_validation_patients
-    names = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "val"]
+    parts = zip(table.bags, table.parts, strict=True)
+    names = [bag for bag, part in parts if part == "val"]
     if names and len(names) == bags:
         return len(set(group_keys(names, context.truth.group)))
     return None if has_several else bags
@@ -348,10 +451,12 @@ def calibration_verdict(
 
     `positive` are the bags of the second of two classes; None with more classes.
     """
-    patients, rarer = draws.support().patients, None
+    patients = draws.support().patients
+    rarer = None
     if positive is not None:
         rarer = min(draws.patients_with(positive), draws.patients_with(~positive))
-    judged = patients >= FEWEST_CALIBRATED and (rarer is None or rarer >= FEWEST_PATIENTS)
+    enough_of_rarer = rarer is None or rarer >= FEWEST_PATIENTS
+    judged = patients >= FEWEST_CALIBRATED and enough_of_rarer
     above = ece.value is not None and ece.value > by_chance.upper
     return CalibrationVerdict(
         judged=judged, miscalibrated=judged and above, patients=patients, rarer=rarer
@@ -363,33 +468,38 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
     y, p, draws = context.y, context.p, context.draws
     positive: Bool[np.ndarray, " n"] | None = None
     if p.shape[1] == 2:
-        of, score = "p(Y = 1) and the frequency of Y = 1", p[:, 1]
+        compared = "p(Y = 1) and the frequency of Y = 1"
+        score = p[:, 1]
         hit = positive = y == 1
     else:
-        of, score, hit = "the highest probability and accuracy", p.max(1), p.argmax(1) == y
+        compared = "the highest probability and accuracy"
+        score = p.max(1)
+        hit = p.argmax(1) == y
     temperature = context.predictions.metadata.temperature
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
+    verb = "has" if filled == 1 else "have"
     about = (
-        f"The ECE in the table of bags has 15 bins of equal width, of which {filled} "
-        f"{'has' if filled == 1 else 'have'} a bag. It says little for few bags: errors cancel in "
+        f"The ECE in the table of bags has 15 bins of equal width, of which {filled} {verb} a bag. "
+        "It says little for few bags: errors cancel in "
         "a bin that most bags share, and bins with a single bag look miscalibrated."
     )
     ece, bins = _error(score, hit, draws=draws)
     diagram, by_chance = reliability(score, hit, bins=bins, patient=draws.member, seed=context.seed)
     verdict = calibration_verdict(ece, by_chance, draws=draws, positive=positive)
-    text = (
+    beside_chance = (
         f"; perfectly calibrated probabilities give {by_chance.mean:.3f} on average and at most "
         f"{by_chance.upper:.3f} in 49 of 50 such sets"
     )
     if verdict.judged:
-        text += f", so miscalibration is {'shown' if verdict.miscalibrated else 'not shown'}"
+        shown = "shown" if verdict.miscalibrated else "not shown"
+        beside_chance += f", so miscalibration is {shown}"
     bags = _calibration(
-        CalibratedItems(len(score), of, name=f"bags{scaled}", title="bags"),
+        CalibratedItems(len(score), compared, name=f"bags{scaled}", title="bags"),
         ece,
         diagram,
         band="consistency",
-        more=text,
+        more=beside_chance,
         values={
             "ece_by_chance": by_chance.mean,
             "ece_by_chance_98": by_chance.upper,
@@ -431,7 +541,7 @@ class CalibratedItems:
     """What is calibrated."""
 
     count: int
-    of: str
+    compared: str
     """What is compared."""
     name: str
     """The items in a sentence."""
@@ -479,8 +589,19 @@ def _calibration(
         ylim=(0.0, 1.0),
         diagonal=True,
     )
-    stated = {"of": items.of, "items": items.count, "ece_adaptive": ece, **values, "band": band}
-    return Section("calibration", {**stated, "bins": diagram}, text=[text], figure=("", [panel]))
+    return Section(
+        "calibration",
+        {
+            "of": items.compared,
+            "items": items.count,
+            "ece_adaptive": ece,
+            **values,
+            "band": band,
+            "bins": diagram,
+        },
+        text=[text],
+        figure=SectionFigure("reliability", [panel]),
+    )
 
 
 def _instance_calibration(context: Context, table: InstanceTable | None) -> Section | str:
@@ -497,20 +618,22 @@ def _instance_calibration(context: Context, table: InstanceTable | None) -> Sect
         return "no labelled instances of positive bags"
     p = inside["probability"]
     draws = context.resamples(table.names, table.positive)
-    of_instances = draws.for_items(inside.bag)
-    ece, bins = _error(p, inside.y, draws=of_instances)
+    draws_of_instances = draws.for_items(inside.bag)
+    ece, bins = _error(p, inside.y, draws=draws_of_instances)
     nll = _instance_nll(inside, draws=draws)
     nll_everywhere = _instance_nll(table, draws=draws)
     ece_everywhere, _ = _error(table["probability"], table.y, draws=draws.for_items(table.bag))
     return _calibration(
         CalibratedItems(
             len(p),
-            of="the probability of an instance and the share of positive ones, in positive bags",
+            compared=(
+                "the probability of an instance and the share of positive ones, in positive bags"
+            ),
             name="instances of positive bags",
             title="instances of positive bags",
         ),
         ece,
-        sampled_reliability(p, inside.y, bins=bins, draws=of_instances),
+        sampled_reliability(p, inside.y, bins=bins, draws=draws_of_instances),
         band="intervals over groups",
         more=(
             f"; negative log-likelihood {nll}; of the instances of all bags: adaptive ECE "

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
+from rich.table import Table as Grid
 
-from ...statistics import Metric
+from ...statistics import Draws, Metric
 from ..baselines.null_maps import (
     NO_NULL_MAPS,
     about_null_maps,
@@ -28,15 +29,13 @@ from ..instances.measures import (
     recall_and_precision,
     within_bags,
 )
-from ..instances.table import InstanceTable, Values
+from ..instances.table import Column, InstanceTable, MapColumn, Values
 from ..map_scores import available_scores, map_values
 from ..prediction import Prediction
 from ..scores import class_column
-from ..section import Section, grid
+from ..section import Section, grid, plain
 from ..words import NULL_TITLES, WITHIN_TITLES, no_interval_text, shortened
 
-MAP, NULL = "map:", "null:"
-"""The beginnings of the columns of maps and null maps in the table of instances."""
 DICE = "dice"
 Verdict = Literal["better", "not better", "undecided", "undefined"]
 FINDS: dict[Verdict, str] = {
@@ -54,18 +53,23 @@ def instance_table(context: Context) -> InstanceTable | None:
     """
     folder = context.predictions.folder
     choice = context.predictions.metadata.map_score
-    stored = about_null_maps(folder) is not None
+    has_null_scores = about_null_maps(folder) is not None
 
-    def more(p: Prediction) -> dict[str, Values | str]:
-        known = available_scores(p)
-        shown = known[0] if choice is None or choice.chosen not in known else choice.chosen
-        maps = {f"{MAP}{k}": class_column(p, map_values(p, k)) for k in (known[0], shown)}
-        nulls = {"centre": centre(p.coords)}
-        if stored:
-            nulls = read_null_scores(folder, p.name, instances=len(p.attention_mean))
-        return {**maps, **{f"{NULL}{name}": score for name, score in nulls.items()}}
+    def maps(p: Prediction) -> dict[Column, Values | str]:
+        own, *others = available_scores(p)
+        columns: dict[Column, Values | str] = {}
+        columns[MapColumn("map", own)] = class_column(p, map_values(p, own))
+        if choice is not None and choice.chosen in others:
+            shown = class_column(p, map_values(p, choice.chosen))
+            columns[MapColumn("map", choice.chosen)] = shown
+        null_scores = {"centre": centre(p.coords)}
+        if has_null_scores:
+            null_scores = read_null_scores(folder, p.name, instances=len(p.attention_mean))
+        for name, score in null_scores.items():
+            columns[MapColumn("null", name)] = score
+        return columns
 
-    table = InstanceTable.of(context.instances(), positive=context.is_positive, more=more)
+    table = InstanceTable.of(context.instances(), positive=context.is_positive, more=maps)
     return table if table.names else None
 
 
@@ -82,15 +86,15 @@ def validation_table(context: Context) -> InstanceTable | None:
 
 def pooled_nulls(context: Context, table: InstanceTable) -> dict[str, dict[str, Metric]]:
     """Return AUROC and AP of null maps over the instances of all positive bags together."""
-    inside, draws = table.of_bags(), context.resamples(table.names, table.positive)
-    names = _named(table, NULL) if len(inside.y) else ()
-    found = {n: pooled(inside, NULL + n, draws=draws, what=POSITIVE_BAGS) for n in names}
-    return {n: {f"{k}_positive_bags": m for k, m in of_map.items()} for n, of_map in found.items()}
-
-
-def _named(table: InstanceTable, beginning: str) -> list[str]:
-    """Return the names of the maps (or null maps) that every bag of the table has."""
-    return [k.removeprefix(beginning) for k in table.columns if k.startswith(beginning)]
+    inside = table.of_bags()
+    draws = context.resamples(table.names, table.positive)
+    null_metrics: dict[str, dict[str, Metric]] = {}
+    if not len(inside.y):
+        return null_metrics
+    for name in table.map_names("null"):
+        metrics = pooled(inside, MapColumn("null", name), draws=draws, what=POSITIVE_BAGS)
+        null_metrics[name] = {f"{key}_positive_bags": m for key, m in metrics.items()}
+    return null_metrics
 
 
 def best_of(metrics: Mapping[str, Metric]) -> str | None:
@@ -110,52 +114,41 @@ def within_section(
     See `instance_table`, `validation_table` and `pooled_nulls` for the arguments.
     """
     draws = context.resamples(table.names, table.positive, at_most=context.bootstrap)
-    maps, nulls = (
-        {name: within_bags(table, kind + name, draws=draws) for name in _named(table, kind)}
-        for kind in (MAP, NULL)
-    )
-    counting = [name for name, counts in zip(table.names, table.mixed, strict=True) if counts]
-    of_nulls = {name: m[WITHIN] for name, m in nulls.items()}
-    comparisons = [compare_to_null_maps(name, m[WITHIN], of_nulls) for name, m in maps.items()]
+    maps = _metrics_of_maps(table, "map", draws=draws)
+    nulls = _metrics_of_maps(table, "null", draws=draws)
+    null_aurocs = {name: metrics[WITHIN] for name, metrics in nulls.items()}
+    comparisons = [
+        compare_to_null_maps(name, metrics[WITHIN], null_aurocs) for name, metrics in maps.items()
+    ]
     inside = table.of_bags()
-    called, rule, dice_title = _calls(inside, validation)
-    own, *others = maps.values()
-    for metrics in others:
-        metrics[DICE] = Metric.undefined("only the model's own score has a threshold")
-    at_cut: dict[str, Metric] = {}
-    if isinstance(called, str):
-        own[DICE] = Metric.undefined(called)
+    rule = _dice_rule(inside, validation)
+    at_threshold: dict[str, Metric] = {}
+    own_metrics, *other_metrics = maps.values()
+    if rule.called is None:
+        own_metrics[DICE] = Metric.undefined(rule.undefined)
     else:
-        own[DICE] = dice(inside, called, draws=draws)["dice"]
-        at_cut = recall_and_precision(inside, called, draws=draws)
-        rule += " There, of all instances of positive bags together: " + ", ".join(
-            f"{name} {m if m.value is not None else f'- ({m.reason})'}"
-            for name, m in at_cut.items()
-        )
-        rule += "."
+        own_metrics[DICE] = dice(inside, rule.called, draws=draws)["dice"]
+        at_threshold = recall_and_precision(inside, rule.called, draws=draws)
+    for metrics in other_metrics:
+        metrics[DICE] = Metric.undefined("only the model's own score has a threshold")
+    rule_text = _rule_text(rule, at_threshold)
     about = about_null_maps(context.predictions.folder)
-    missing = {k.removeprefix(NULL): v for k, v in table.missing.items() if k.startswith(NULL)}
+    missing = {}
+    for column, reason in table.missing.items():
+        if isinstance(column, MapColumn) and column.kind == "null":
+            missing[column.name] = reason
     if about is None:
         missing["others"] = NO_NULL_MAPS
     # with classes, bags without instance labels count as well
     positive = int(((context.y > 0) if context.task.has_classes else table.positive).sum())
+    counted_bags = int(table.mixed.sum())
     unlabelled = len(context.rows) - len(table.names)
     means = (
-        f"Means over {len(counting)} of {positive} positive bags: those that have instances of "
-        f"both labels. Top instance and top 1 %: the share that is positive. {rule}"
+        f"Means over {counted_bags} of {positive} positive bags: those that have instances of "
+        f"both labels. Top instance and top 1 %: the share that is positive. {rule_text}"
     )
-    means += f" {unlabelled} evaluated bags have no instance labels." if unlabelled else ""
-
-    def cells(metrics: Mapping[str, Metric]) -> list[str]:
-        found = [metrics[k] for k in (*WITHIN_BAGS, DICE) if k in metrics]
-        return [
-            "-" if m.value is None else f"{m.value:.3f}{m.span(2, before=chr(10))}" for m in found
-        ]
-
-    rows = [[name, *cells(m)] for name, m in maps.items()]
-    rows += [[], *([name, *cells(m)] for name, m in nulls.items())]
-    columns = {"map": {"no_wrap": True}}
-    columns |= {title: {} for title in (*WITHIN_TITLES.values(), dice_title)}
+    if unlabelled:
+        means += f" {unlabelled} evaluated bags have no instance labels."
     values = {
         "maps": maps,
         "null_maps": nulls,
@@ -164,15 +157,15 @@ def within_section(
         "own_map": next(iter(maps)),
         "shown_map": next(reversed(maps)),
         "missing": missing,
-        "counted_bags": len(counting),
+        "counted_bags": counted_bags,
         "positive_bags": positive,
         "bags_without_instance_labels": unlabelled,
-        "dice_threshold": rule,
-        "at_threshold": at_cut,
+        "dice_threshold": rule_text,
+        "at_threshold": at_threshold,
         "about": about or {},
     }
     text = [
-        grid("maps within positive bags (below the line: null maps)", columns, rows),
+        _grid_of_maps(maps, nulls, dice_title=rule.title),
         means,
         *(f"null map {name}: {reason}" for name, reason in missing.items()),
         *(comparison.sentence for comparison in comparisons),
@@ -180,19 +173,81 @@ def within_section(
     return Section("within_bags", values, text=text)
 
 
-def _calls(
-    inside: InstanceTable, validation: InstanceTable | None
-) -> tuple[Bool[np.ndarray, " n"] | str, str, str]:
-    """Return the calls of Dice, or why there are none; the rule in words; and a title."""
+def _metrics_of_maps(
+    table: InstanceTable, kind: Literal["map", "null"], *, draws: Draws
+) -> dict[str, dict[str, Metric]]:
+    """Return the metrics within bags of each map, or null map, of the table."""
+    return {
+        name: within_bags(table, MapColumn(kind, name), draws=draws)
+        for name in table.map_names(kind)
+    }
+
+
+def _grid_of_maps(
+    maps: Mapping[str, Mapping[str, Metric]],
+    nulls: Mapping[str, Mapping[str, Metric]],
+    *,
+    dice_title: str,
+) -> Grid:
+    """Return a table with a row for each map, and a line between maps and null maps."""
+    rows: list[list[str]] = [[name, *_cells(metrics)] for name, metrics in maps.items()]
+    rows.append([])
+    rows += [[name, *_cells(metrics)] for name, metrics in nulls.items()]
+    columns = {"map": {"no_wrap": True}}
+    columns |= {title: {} for title in (*WITHIN_TITLES.values(), dice_title)}
+    return grid("maps within positive bags (below the line: null maps)", columns, rows)
+
+
+def _cells(metrics: Mapping[str, Metric]) -> list[str]:
+    """Return the cells of a map: values, with the intervals below them."""
+    cells = []
+    for name in (*WITHIN_BAGS, DICE):
+        if name in metrics:
+            m = metrics[name]
+            cells.append("-" if m.value is None else f"{m.value:.3f}{m.span(2, before=chr(10))}")
+    return cells
+
+
+class DiceRule(NamedTuple):
+    """How instances are called for Dice."""
+
+    called: Bool[np.ndarray, " n"] | None
+    """Whether each instance is called positive; None where there is no threshold."""
+    text: str
+    """The rule in a sentence."""
+    title: str
+    """The title of the column of Dice."""
+    undefined: str = ""
+    """Why there is no threshold."""
+
+
+def _dice_rule(inside: InstanceTable, validation: InstanceTable | None) -> DiceRule:
+    """Return how the instances of positive bags are called, or why they are not."""
     if inside.kind == "evidence":
-        words = "Dice: instances with evidence e above 0 are called positive."
-        return inside["evidence"] > 0, words, "Dice\nat e > 0"
+        text = "Dice: instances with evidence e above 0 are called positive."
+        return DiceRule(inside["evidence"] > 0, text=text, title="Dice\nat e > 0")
     reason = no_threshold_reason(validation)
     if reason is not None or validation is None:
-        return f"{reason}", f"Dice is undefined: {reason}.", "Dice"
-    words = "Dice: at the threshold with the best Dice on the validation bags."
+        text = f"Dice is undefined: {reason}."
+        return DiceRule(None, text=text, title="Dice", undefined=f"{reason}")
     limit = dice_threshold(validation.y, validation.decision)
-    return inside.decision >= limit, words, "Dice at the\nvalidation\nthreshold"
+    return DiceRule(
+        inside.decision >= limit,
+        text="Dice: at the threshold with the best Dice on the validation bags.",
+        title="Dice at the\nvalidation\nthreshold",
+    )
+
+
+def _rule_text(rule: DiceRule, at_threshold: Mapping[str, Metric]) -> str:
+    """Return the rule in words, with recall and precision at the threshold."""
+    if rule.called is None:
+        return rule.text
+    values = [
+        f"{name} {m if m.value is not None else f'- ({m.reason})'}"
+        for name, m in at_threshold.items()
+    ]
+    together = "There, of all instances of positive bags together"
+    return f"{rule.text} {together}: {', '.join(values)}."
 
 
 # Comparison with null maps
@@ -204,7 +259,6 @@ class NullComparison:
 
     map: str
     verdict: Verdict
-    sentence: str
     value: Metric
     null: str | None = None
     """The best null map on these data; None if none could be computed."""
@@ -218,12 +272,52 @@ class NullComparison:
         return {"better": Claim.BETTER_MAP, "not better": Claim.WORSE_MAP}.get(self.verdict)
 
     @property
+    def statement(self) -> str:
+        """The verdict with its values, without a full stop."""
+        if self.null is None or self.null_value is None or self.value.value is None:
+            reason = "no null map could be computed"
+            if self.value.value is None:
+                reason = self.value.reason
+            return f"The {self.map} map cannot be compared with null maps: {reason}"
+        value = shortened(f"{self.value.value:.3f}")
+        null_value = shortened(f"{self.null_value.value:.3f}")
+        best = NULL_TITLES.get(self.null, self.null)
+        statement = (
+            f"{FINDS[self.verdict].format(self.map)}: AUROC within bags {value} against "
+            f"{null_value} of {best}; difference {_difference(self.differences[self.null])}"
+        )
+        # the best null map on these data may be beaten, and another one, with a wide interval, not
+        lows = _lows(self.differences)
+        least_sure = min(lows, key=lambda name: lows[name])
+        if self.verdict == "undecided" and least_sure != self.null and lows[self.null] > 0:
+            other = NULL_TITLES.get(least_sure, least_sure)
+            statement += f", but {_difference(self.differences[least_sure])} to {other}"
+        return statement
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its values."""
+        return f"{self.statement}."
+
+    @property
     def reservation(self) -> str:
         """What a reader of the map must know in a sentence; empty if it is better than all."""
         if self.null is None or self.verdict == "better":
             return ""
         best = NULL_TITLES.get(self.null, self.null)
         return f"{FINDS[self.verdict].format(self.map)}, of which {best} is the best."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison with its sentence for JSON."""
+        return {
+            "map": self.map,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "value": plain(self.value),
+            "null": self.null,
+            "null_value": plain(self.null_value),
+            "differences": plain(self.differences),
+        }
 
 
 def compare_to_null_maps(name: str, value: Metric, nulls: Mapping[str, Metric]) -> NullComparison:
@@ -240,34 +334,27 @@ def compare_to_null_maps(name: str, value: Metric, nulls: Mapping[str, Metric]) 
     """
     best = best_of(nulls)
     if value.value is None or best is None:
-        reason = value.reason if value.value is None else "no null map could be computed"
-        sentence = f"The {name} map cannot be compared with null maps: {reason}."
-        return NullComparison(map=name, verdict="undefined", sentence=sentence, value=value)
-    differences = {k: value - m for k, m in nulls.items() if m.value is not None}
-    lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
-    to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
+        return NullComparison(map=name, verdict="undefined", value=value)
+    differences = {null: value - m for null, m in nulls.items() if m.value is not None}
+    to_best = differences[best]
     verdict: Verdict = "undecided"
-    if lows[lowest] > 0:
+    if min(_lows(differences).values()) > 0:
         verdict = "better"
     elif to_best.high is not None and to_best.high < 0:
         verdict = "not better"
-    sentence = (
-        f"{FINDS[verdict].format(name)}: AUROC within bags {shortened(f'{value.value:.3f}')} "
-        f"against {shortened(f'{nulls[best].value:.3f}')} of {NULL_TITLES.get(best, best)}; "
-        f"difference {_difference(to_best)}"
-    )
-    if verdict == "undecided" and lowest != best and lows[best] > 0:
-        other = NULL_TITLES.get(lowest, lowest)
-        sentence += f", but {_difference(differences[lowest])} to {other}"
     return NullComparison(
         map=name,
         verdict=verdict,
-        sentence=f"{sentence}.",
         value=value,
         null=best,
         null_value=nulls[best],
         differences=differences,
     )
+
+
+def _lows(differences: Mapping[str, Metric]) -> dict[str, float]:
+    """Return the lower limit of the interval of each difference; -inf without an interval."""
+    return {name: -math.inf if d.low is None else d.low for name, d in differences.items()}
 
 
 def _difference(m: Metric) -> str:
