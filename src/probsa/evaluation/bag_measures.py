@@ -36,27 +36,34 @@ def bag_measures(p: Prediction) -> BagMeasures:
     Raises:
         BagError: the scores are not finite.
     """
-    score, labels = instance_scores(p), p.instance_labels
+    score = instance_scores(p)
     auroc, average_precision = _within(p, score)
-    gain = faithfulness = None
-    by_prediction = doubt(p)
-    if labels is not None and by_prediction is not None:
-        evidence = instance_evidence(p)
-        known = labels >= 0
-        wrong = ((evidence > 0) != (labels > 0))[known]
-        if wrong.any() and not wrong.all():
-            from sklearn.metrics import roc_auc_score
-
-            by_doubt = roc_auc_score(wrong, by_prediction[known])
-            gain = float(by_doubt - roc_auc_score(wrong, -np.abs(evidence)[known]))
+    faithfulness = None
     if p.leave_one_out is not None:
         faithfulness = rank_correlation(score, class_column(p, p.leave_one_out))
     return BagMeasures(
         auroc=auroc,
         average_precision=average_precision,
-        doubt_gain=gain,
+        doubt_gain=_doubt_gain(p),
         faithfulness=faithfulness,
     )
+
+
+def _doubt_gain(p: Prediction) -> float | None:
+    """Return `BagMeasures.doubt_gain`."""
+    p_wrong = doubt(p)
+    if p.instance_labels is None or p_wrong is None:
+        return None
+    labelled = p.instance_labels >= 0
+    evidence = instance_evidence(p)
+    wrong = ((evidence > 0) != (p.instance_labels > 0))[labelled]
+    if wrong.all() or not wrong.any():
+        return None
+    from sklearn.metrics import roc_auc_score
+
+    margin = -np.abs(evidence)
+    area = roc_auc_score(wrong, p_wrong[labelled])
+    return float(area - roc_auc_score(wrong, margin[labelled]))
 
 
 def shown_precision(p: Prediction, shown: MapScore | None) -> float | None:
@@ -75,8 +82,9 @@ def _within(
     """Return the AUROC and the AP of the labelled instances; None unless both labels occur."""
     if p.instance_labels is None:
         return None, None
-    known, y = p.instance_labels >= 0, p.instance_labels > 0
-    if len(set(y[known].tolist())) != 2:
+    labelled = p.instance_labels >= 0
+    y = (p.instance_labels > 0)[labelled]
+    if len(set(y.tolist())) != 2:
         return None, None
-    auroc, average_precision = within_bag(y[known], score[known])[:2].tolist()
+    auroc, average_precision = within_bag(y, score[labelled])[:2].tolist()
     return auroc, average_precision

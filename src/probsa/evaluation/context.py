@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -81,8 +82,8 @@ class Context:
     @cached_property
     def targets(self) -> Float[np.ndarray, "bags targets"]:
         """The targets of the evaluated bags; see `Truth.targets`."""
-        found = [self.truth.targets[name] for name in self.names]
-        return np.array(found, dtype=np.float64).reshape(len(found), -1)
+        targets = [self.truth.targets[name] for name in self.names]
+        return np.array(targets, dtype=np.float64).reshape(len(targets), -1)
 
     @cached_property
     def y(self) -> Int[np.ndarray, " bags"]:
@@ -112,8 +113,8 @@ class Context:
     @cached_property
     def data(self) -> TargetData:
         """The evaluated bags as their task sees them."""
-        found = target_data(self.predictions, self.rows, self.targets)
-        return replace(found, threshold=self.threshold)
+        data = target_data(self.predictions, self.rows, self.targets)
+        return replace(data, threshold=self.threshold)
 
     @cached_property
     def draws(self) -> Draws:
@@ -142,7 +143,7 @@ class Context:
     def instances(self) -> Iterator[Prediction]:
         """Read the instances of the bags, one bag at a time; bags without any are left out."""
         for name in self.names:
-            if self.predictions.instance_path(name).is_file():
+            if self.predictions.has_instances(name):
                 yield self.predictions.instances(name)
 
     def is_positive(self, p: Prediction) -> bool:
@@ -160,44 +161,64 @@ def target_data(
     Raises:
         InputError: the stored predictions of the mean of the features are of other bags.
     """
-    picked = list(rows)
+    indices = list(rows)
     training = predictions.metadata.training_targets
     if training is not None:
         training = np.array(training, dtype=np.float64).reshape(len(training), -1)
-    path, of_means = predictions.folder / MEAN_FEATURES, None
-    if path.is_file():
-        columns = predictions.outputs.names or predictions.classes
-        columns = columns[-predictions.probability.shape[1] :]
-        stored = {row.get("bag"): row for row in TextTable.read(path).rows}
-        try:
-            values = [[float(stored[predictions.bags[k]][c]) for c in columns] for k in rows]
-            if not np.isfinite(values).all():
-                raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"{path} is damaged or belongs to other predictions: predict again, or remove it "
-                "to evaluate without the mean of the features"
-            ) from None
-        of_means = np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
     return TargetData(
         task=predictions.task,
         y=y,
-        predicted=predictions.probability[picked].astype(np.float64),
+        predicted=predictions.probability[indices].astype(np.float64),
         outputs=predictions.outputs,
         names=predictions.class_names,
-        scores={k: v[picked] for k, v in predictions.scores.items()},
+        scores={name: values[indices] for name, values in predictions.scores.items()},
         training=training,
         thresholds=predictions.metadata.thresholds,
-        of_means=of_means,
+        of_means=_predicted_by_means(predictions, rows),
     )
+
+
+def _predicted_by_means(
+    predictions: Predictions, rows: Sequence[int]
+) -> Float[np.ndarray, "bags columns"] | None:
+    """Return what the linear model of the mean features predicts; None if that is not stored."""
+    path = None if predictions.path is None else predictions.path / MEAN_FEATURES
+    if path is None or not path.is_file():
+        return None
+    columns = predictions.outputs.names or predictions.classes
+    columns = columns[-predictions.probability.shape[1] :]
+    stored_rows = {row.get("bag"): row for row in TextTable.read(path).rows}
+    values = np.zeros((len(rows), len(columns)))
+    try:
+        for k, row in enumerate(rows):
+            cells = stored_rows[predictions.bags[row]]
+            values[k] = [float(cells[column]) for column in columns]
+        if not np.isfinite(values).all():
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path} is damaged or belongs to other predictions: predict again, or remove it to "
+            "evaluate without the mean of the features"
+        ) from None
+    return values
 
 
 def labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int, ...]]:
     """Return the rows of the bags with a target, by part: `test` with new bags, val, train, all."""
     rows = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
-    of_part = {part: tuple(i for i in rows if predictions.parts[i] == part) for part in SEEN}
-    test = tuple(i for i in rows if predictions.parts[i] not in SEEN)
-    return {"test": test, **of_part, "all": tuple(rows)}
+    rows_of_parts: dict[str, list[int]] = {"test": [], **{part: [] for part in SEEN}}
+    for i in rows:
+        part = predictions.parts[i]
+        rows_of_parts[part if part in SEEN else "test"].append(i)
+    rows_of_parts["all"] = rows
+    return {part: tuple(rows) for part, rows in rows_of_parts.items()}
+
+
+def default_part(labelled: Mapping[str, Sequence[int]]) -> Literal["test", "val", "all"]:
+    """Return the part that is evaluated unless another is asked for; see `labelled_rows`."""
+    if labelled["test"]:
+        return "test"
+    return "val" if labelled["val"] else "all"
 
 
 def threshold_of(
@@ -213,24 +234,24 @@ def threshold_of(
     if rule is not None:
         positive = {bag: y[0] > 0 for bag, y in truth.targets.items()}
         return choose_on_validation(predictions, positive, rule=rule)
-    targets = [truth.targets.get(bag) for bag in predictions.bags]
     stored = predictions.call_threshold
-    found = call_threshold(
+    targets = [truth.targets.get(bag) for bag in predictions.bags]
+    threshold = call_threshold(
         predictions.of_task,
         stored=stored.value if stored is not None and stored.origin == "stored" else None,
         parts=predictions.parts,
         positive=[None if y is None else y[0] > 0 for y in targets],
         p=predictions.probability,
     )
-    stated = predictions.metadata.threshold_rule
-    if found is None or found.origin != "stored" or stated is None:
-        return found
+    chosen = predictions.metadata.threshold_rule
+    if threshold is None or threshold.origin != "stored" or chosen is None:
+        return threshold
     return replace(
-        found,
-        rule=stated.rule,
-        reached=stated.reached,
-        bags=stated.bags,
-        of_class=stated.of_class,
+        threshold,
+        rule=chosen.rule,
+        reached=chosen.reached,
+        bags=chosen.bags,
+        of_class=chosen.of_class,
     )
 
 
@@ -258,40 +279,58 @@ def read_truth(
         InputError: a label is not one of the classes of the model.
         TableError: the table cannot be used.
     """
-    stored, task, metadata = stored_targets(predictions), predictions.of_task, predictions.metadata
-    group, where = predictions.group_of, "predictions.csv"
-    truth = Truth(targets=stored, group=group)
-    if path is not None:
-        columns = metadata.target or (predictions.classes if task.has_findings else None)
-        table = read_table(
-            path,
-            classes=_known_classes(predictions, classes) if task.has_classes else None,
-            labels_required=False,
-            target=TargetOptions(
-                task="auto" if task.unordered_classes else task.name,
-                target=None if columns is None else tuple(columns),
-            ),
-            covariates=metadata.covariates,
-        )
-        of_patients = metadata.unit == "patient"
-        table = patient_table(table) if of_patients else match_bags(table, predictions.bags)
-        given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
-        group = table.group_of or group
-        changed = [b for b, y in stored.items() if b in given and given[b] != y]
-        warnings = list(table.notes)
-        if changed and task.has_classes:
+    if path is None:
+        truth = Truth(targets=stored_targets(predictions), group=predictions.group_of)
+    else:
+        truth = _truth_of_table(predictions, path, classes=classes)
+    if predictions.of_task.has_classes:
+        _check_classes(predictions, truth, where=path or "predictions.csv")
+    return truth
+
+
+def _truth_of_table(
+    predictions: Predictions, path: Path, *, classes: Sequence[str] | None
+) -> Truth:
+    """Read the targets of a table; see `read_truth`."""
+    task, metadata = predictions.of_task, predictions.metadata
+    columns = metadata.target or (predictions.classes if task.has_findings else None)
+    table = read_table(
+        path,
+        classes=_names_of_classes(predictions, classes) if task.has_classes else None,
+        labels_required=False,
+        target=TargetOptions(
+            task="auto" if task.unordered_classes else task.name,
+            target=None if columns is None else tuple(columns),
+        ),
+        covariates=metadata.covariates,
+    )
+    if metadata.unit == "patient":
+        table = patient_table(table)
+    else:
+        table = match_bags(table, predictions.bags)
+    rows = zip(table.bags, table.values, strict=True)
+    targets = {bag: value for bag, value in rows if value is not None}
+    warnings = list(table.notes)
+    if task.has_classes:
+        stored = stored_targets(predictions)
+        changed = [bag for bag, y in stored.items() if bag in targets and targets[bag] != y]
+        if changed:
             warnings.append(
                 f"{path} replaces different labels in predictions.csv for {listed(changed)}"
             )
-        truth, where = Truth(targets=given, group=group, warnings=tuple(warnings)), str(path)
+    group = table.group_of or predictions.group_of
+    return Truth(targets=targets, group=group, warnings=tuple(warnings))
+
+
+def _check_classes(predictions: Predictions, truth: Truth, *, where: Path | str) -> None:
+    """Refuse a class that the model does not have."""
     top = len(predictions.class_names) - 1
-    for bag in predictions.bags if task.has_classes else ():
-        if truth.targets.get(bag, (0.0,))[0] > top:
+    for bag in predictions.bags:
+        if bag in truth.targets and truth.targets[bag][0] > top:
             raise InputError(
                 f"{where} gives bag {bag!r} class {truth.targets[bag][0]:g}, but the model of "
-                f"{predictions.folder} has classes 0 to {top}"
+                f"{predictions.title} has classes 0 to {top}"
             )
-    return truth
 
 
 def check_truth(folder: Path, labels: Path | None, *, classes: Sequence[str] | None = None) -> None:
@@ -311,7 +350,9 @@ def check_truth(folder: Path, labels: Path | None, *, classes: Sequence[str] | N
         read_truth(read_predictions(folder), labels, classes=classes)
 
 
-def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> Sequence[str] | None:
+def _names_of_classes(
+    predictions: Predictions, classes: Sequence[str] | None
+) -> Sequence[str] | None:
     """Return the names that labels of a table may have; None if the model's are only numbers."""
     names = predictions.class_names
     unnamed = names == tuple(map(str, range(len(names))))
@@ -320,6 +361,6 @@ def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> S
     if len(classes) != len(names) or not (unnamed or tuple(classes) == names):
         raise InputError(
             f"the classes are {', '.join(classes)}, but those of the model of "
-            f"{predictions.folder} are {', '.join(names)}, in this order: leave classes out"
+            f"{predictions.title} are {', '.join(names)}, in this order: leave classes out"
         )
     return classes

@@ -29,7 +29,8 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
     Raises:
         InputError: some members have one map per class, and others one map for all.
     """
-    first, shapes = members[0], {p.attention_mean.shape for p in members}
+    first = members[0]
+    shapes = {p.attention_mean.shape for p in members}
     if len(shapes) > 1:
         raise InputError(
             f"bag {first.name!r}: the scores of its instances have the shapes "
@@ -40,20 +41,25 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
     def each(name: str) -> Float[np.ndarray, "members *shape"]:
         return np.stack([getattr(p, name) for p in members]).astype(np.float64)
 
-    score, p, weight = each("attention_mean"), each("probability"), each("weight_mean")
+    score = each("attention_mean")
     if align:
-        score = np.stack([aligned(s) for s in score])
-    within, between = each("attention_variance").mean(0), score.var(0)
-    p_within, p_between = np.square(each("std")).mean(0), p.var(0)
+        score = np.stack([aligned(of_member) for of_member in score])
+    probability = each("probability")
+    weight = each("weight_mean")
+    # law of total variance: the mean of the variances, and the variance of the means
+    score_within = each("attention_variance").mean(0)
+    score_between = score.var(0)
+    within = np.square(each("std")).mean(0)
+    between = probability.var(0)
     values = {
-        "probability": p.mean(0),
-        "std": np.sqrt(p_within + p_between),
-        "std_within": np.sqrt(p_within),
-        "std_between": np.sqrt(p_between),
+        "probability": probability.mean(0),
+        "std": np.sqrt(within + between),
+        "std_within": np.sqrt(within),
+        "std_between": np.sqrt(between),
         "attention_mean": score.mean(0),
-        "attention_variance": within + between,
-        "variance_within": within,
-        "variance_between": between,
+        "attention_variance": score_within + score_between,
+        "variance_within": score_within,
+        "variance_between": score_between,
         "weight_mean": weight.mean(0),
         "weight_variance": each("weight_variance").mean(0) + weight.var(0),
     }
@@ -76,7 +82,10 @@ def aligned(score: Float[np.ndarray, "n *classes"]) -> Float[np.ndarray, "n *cla
 
 def new_to(name: str, members: Sequence[T], seen: Sequence[frozenset[str]]) -> list[T]:
     """Return the members that have not seen a bag of this name; all, if `seen` is empty."""
-    return [m for k, m in enumerate(members) if not seen or name not in seen[k]]
+    if not seen:
+        return list(members)
+    pairs = zip(members, seen, strict=True)
+    return [member for member, seen_bags in pairs if name not in seen_bags]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +110,9 @@ class MeansOfRuns:
         Raises:
             BagError: the bag has another number of features than those of the fits.
         """
-        found = [run.scores(bag) for run in new_to(bag.name, self.runs, self.seen)]
+        scores = [run.scores(bag) for run in new_to(bag.name, self.runs, self.seen)]
         means: dict[str, Any] = {}
-        for key in found[0]:
-            numbers = [v[key] for v in found if not isinstance(v[key], str)]
-            means[key] = np.mean(numbers, axis=0) if numbers else found[0][key]
+        for key, first in scores[0].items():
+            values = [of_run[key] for of_run in scores if not isinstance(of_run[key], str)]
+            means[key] = np.mean(values, axis=0) if values else first
         return means

@@ -31,7 +31,7 @@ from ..core import (
     write_json,
 )
 from ..errors import BagError, InputError, UnknownName
-from ..layers import recorded_pooling
+from ..layers import PoolingRecord, recorded_pooling
 from ..statistics import ANY_VALUE, MEAN_CORRELATION, Draws, Metric, Scale
 from ..tasks import TASKS
 from .context import INSTANCE_RESAMPLES, Context
@@ -110,11 +110,12 @@ def predicted_without(
     for member in predictor.members:
         member.model.explains = False  # shortened bags need no explanation
     try:
-        found = [p.of_task.response(p, column) for p in predictor.stream(subsets, parts=True)]
+        predictions = predictor.stream(subsets, parts=True)
+        responses = [p.of_task.response(p, column) for p in predictions]
     finally:
         for member in predictor.members:
             member.model.explains = True
-    return np.array(found, dtype=np.float64)
+    return np.array(responses, dtype=np.float64)
 
 
 def drops_after_removal(
@@ -175,23 +176,25 @@ class DeletionCurves:
         enough = len(self.counts) > (1 if self.most_first else 0)
         if not (ascending and enough and self.counts[-1] <= self.instances):
             raise InputError("counts are not ascending numbers of instances")
-        both = self.most_first, self.least_first
         if self.most_first.keys() != self.least_first.keys():
             raise InputError("most_first and least_first have other orders")
-        if not all(math.isfinite(p) for c in both for of in c.values() for p in of):
-            raise InputError("a probability of a curve is not finite")
-        steps = {len(v) for c in both for v in c.values()}
-        if steps - {len(self.counts)}:
-            raise InputError(f"expected {len(self.counts)} probabilities in each curve")
+        curves = [*self.most_first.values(), *self.least_first.values()]
+        for curve in curves:
+            if not all(map(math.isfinite, curve)):
+                raise InputError("a probability of a curve is not finite")
+        for curve in curves:
+            if len(curve) != len(self.counts):
+                raise InputError(f"expected {len(self.counts)} probabilities in each curve")
 
     @property
     def areas(self) -> dict[str, float]:
         """Mean over the removed shares of `least_first` minus `most_first`, by order."""
         width = float(self.counts[-1] - self.counts[0])
-        return {
-            name: float(trapezoid(np.subtract(self.least_first[name], most), self.counts) / width)
-            for name, most in self.most_first.items()
-        }
+        areas = {}
+        for name, most_first in self.most_first.items():
+            height = np.subtract(self.least_first[name], most_first)
+            areas[name] = float(trapezoid(height, self.counts) / width)
+        return areas
 
 
 def deletion_curves(
@@ -219,50 +222,97 @@ def deletion_curves(
     bag = predictor.with_graph(bag)  # parts of it are predicted with parts of this graph
     with recorded_pooling(samples=SAMPLES) as records:
         (p,) = predictor.predict([bag])
-    known, task, most = available_scores(p), p.of_task, removable(predictor, bag)
-    if shown is not None and shown not in known:
-        raise UnknownName("score", shown, known)
-    closed = len(records) == len(predictor.new_to(bag.name))
-    counts = np.unique([min(round(share * len(bag)), most) for share in SHARES]).tolist()
+    scores = available_scores(p)
+    if shown is not None and shown not in scores:
+        raise UnknownName("score", shown, scores)
+    # every member that predicts the bag has recorded its pooling: there is a closed form
+    closed_form = len(records) == len(predictor.new_to(bag.name))
+    most_removed = removable(predictor, bag)
+    counts = np.unique([min(round(share * len(bag)), most_removed) for share in SHARES]).tolist()
     curves = DeletionCurves(
-        name=p.name, shown=shown or known[0], removal="pooling" if closed else "bag",
-        instances=len(bag), counts=tuple(counts),
-    )  # fmt: skip
-    if most == 0:
+        name=p.name,
+        shown=shown or scores[0],
+        removal="pooling" if closed_form else "bag",
+        instances=len(bag),
+        counts=tuple(counts),
+    )
+    if most_removed == 0:
         few = counted(len(bag), "instance")
         reason = f"a bag of {few} has none that this model can do without"
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
     relevance = {"shown": class_column(p, map_values(p, curves.shown))}
-    without, correlation, missing = _leave_one_out(predictor, bag, p), None, {}
-    if isinstance(without, str):
-        missing = dict.fromkeys(("leave_one_out", "rank_correlation"), without)
+    correlation = None
+    missing: dict[str, str] = {}
+    drops = _leave_one_out(predictor, bag, p)
+    if isinstance(drops, str):
+        missing = dict.fromkeys(("leave_one_out", "rank_correlation"), drops)
     else:
-        relevance["leave_one_out"] = without
-        correlation = rank_correlation(relevance["shown"], without)
+        relevance["leave_one_out"] = drops
+        correlation = rank_correlation(relevance["shown"], drops)
         if correlation is None:
             missing["rank_correlation"] = "all instances have the same score, or the same drop"
     relevance["random"] = random_order(bag)
-    ranked = {k: np.argsort(-v, kind="stable") for k, v in relevance.items() if k in orders}
-    if closed:
-        index = torch.from_numpy(np.stack(list(ranked.values())))
-        of_members = [r.after_removal(index.to(r.bias.device), counts) for r in records]
-        after = np.mean([found.detach().cpu().numpy() for found in of_members], axis=0)
-        if predictor.temperature != 1:
-            after = scale_probabilities(after, temperature=predictor.temperature)
-        both = after[..., task.column(p, after.shape[-1])]
+    ranked = {
+        name: np.argsort(-values, kind="stable")
+        for name, values in relevance.items()
+        if name in orders
+    }
+    if closed_form:
+        values = _values_by_closed_form(predictor, p, records, ranked=ranked, counts=counts)
     else:
-        each_end = [*ranked.values(), *(order[::-1] for order in ranked.values())]
-        drops = drops_after_removal(predictor, bag, p, orders=each_end, counts=counts[1:])
-        drops = np.pad(drops, ((0, 0), (1, 0))).reshape(2, len(ranked), -1)
-        both = task.response(p, task.column(p)) - drops
-    most_first, least_first = (
-        {k: tuple(v) for k, v in zip(ranked, half.tolist(), strict=True)} for half in both
-    )
+        values = _values_of_shortened_bags(predictor, bag, p, ranked=ranked, counts=counts)
+    most_first, least_first = values.tolist()
     return p, replace(
-        curves, most_first=most_first, least_first=least_first, rank_correlation=correlation,
+        curves,
+        most_first=dict(zip(ranked, map(tuple, most_first), strict=True)),
+        least_first=dict(zip(ranked, map(tuple, least_first), strict=True)),
+        rank_correlation=correlation,
         missing=missing,
-    )  # fmt: skip
+    )
+
+
+Ranked = Mapping[str, Int[np.ndarray, " n"]]
+"""The instances of a bag by falling relevance, by the name of the order."""
+
+
+def _values_by_closed_form(
+    predictor: Predictor,
+    p: Prediction,
+    records: Sequence[PoolingRecord],
+    *,
+    ranked: Ranked,
+    counts: Sequence[int],
+) -> Float[np.ndarray, "2 orders counts"]:
+    """Return the value at each step, most and least relevant first, if only the pooling changes."""
+    index = torch.from_numpy(np.stack(list(ranked.values())))
+    members = []
+    for record in records:
+        after = record.after_removal(index.to(record.bias.device), counts)
+        members.append(after.detach().cpu().numpy())
+    values = np.mean(members, axis=0)
+    if predictor.temperature != 1:
+        values = scale_probabilities(values, temperature=predictor.temperature)
+    return values[..., p.of_task.column(p, values.shape[-1])]
+
+
+def _values_of_shortened_bags(
+    predictor: Predictor,
+    bag: Bag,
+    p: Prediction,
+    *,
+    ranked: Ranked,
+    counts: Sequence[int],
+) -> Float[np.ndarray, "2 orders counts"]:
+    """Return the value at each step, most and least relevant first, of bags that are predicted."""
+    most_first = list(ranked.values())
+    least_first = [order[::-1] for order in most_first]
+    drops = drops_after_removal(
+        predictor, bag, p, orders=[*most_first, *least_first], counts=counts[1:]
+    )
+    # at the first step nothing is removed, and nothing drops
+    drops = np.pad(drops, ((0, 0), (1, 0))).reshape(2, len(ranked), -1)
+    return p.of_task.response(p, p.of_task.column(p)) - drops
 
 
 def _leave_one_out(predictor: Predictor, bag: Bag, p: Prediction) -> Float[np.ndarray, " n"] | str:
@@ -288,7 +338,9 @@ def predicted_with_curves(
 
 def write_curves(folder: Path, curves: Sequence[DeletionCurves]) -> None:
     """Write the curves of all bags to a folder of predictions."""
-    bags = {c.name: {k: v for k, v in asdict(c).items() if k != "name"} for c in curves}
+    bags = {}
+    for of_bag in map(asdict, curves):
+        bags[of_bag.pop("name")] = of_bag
     write_json(folder / FAITHFULNESS, {"rule": RULE, "samples": SAMPLES, "bags": bags})
 
 
@@ -303,12 +355,13 @@ def read_curves(folder: Path | str) -> dict[str, DeletionCurves] | None:
     if not path.is_file():
         return None
     stored = read_record(_StoredCurves, path, advice=AGAIN)
-    return {
-        name: as_record(
-            DeletionCurves, {**of_bag, "name": name}, where=f"{path}: bag {name!r}", advice=AGAIN
+    curves: dict[str, DeletionCurves] = {}
+    for name, values in stored.bags.items():
+        where = f"{path}: bag {name!r}"
+        curves[name] = as_record(
+            DeletionCurves, {**values, "name": name}, where=where, advice=AGAIN
         )
-        for name, of_bag in stored.bags.items()
-    }
+    return curves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,16 +373,17 @@ class _StoredCurves:
 
 def faithfulness_section(context: Context) -> Section | None:
     """Summarise the stored curves; None if the predictions have none."""
-    stored = read_curves(context.predictions.folder)
+    folder = context.predictions.path
+    stored = None if folder is None else read_curves(folder)
     if stored is None:
         return None
     p = context.predictions.probability[list(context.rows)]
     called = context.task.called_positive(p, context.stated)
-    having = zip(context.names, called, strict=True)
-    of_bags = [stored[name] for name, positive in having if positive and name in stored]
-    curves = [c for c in of_bags if c.most_first]
+    positive_bags = [name for name, positive in zip(context.names, called, strict=True) if positive]
+    stored_curves = [stored[name] for name in positive_bags if name in stored]
+    curves = [c for c in stored_curves if c.most_first]
     removal = Counter(c.removal for c in curves)
-    without = Counter(c.missing["shown"] for c in of_bags if not c.most_first)
+    without = Counter(c.missing["shown"] for c in stored_curves if not c.most_first)
     metrics = mean_curves_metrics(
         curves,
         groups=group_keys([c.name for c in curves], context.truth.group),
@@ -337,11 +391,14 @@ def faithfulness_section(context: Context) -> Section | None:
         resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
-    means, bags = _mean_curves(curves), len(curves)
+    means = _mean_curves(curves)
+    bags = len(curves)
+    panel_title = f"{bags} bags that are called positive"
     area = metrics["area_shown"].value
+    if area is not None:
+        panel_title += f"\narea between the curves {area:.3f}"
     panel = Panel(
-        title=f"{bags} bags that are called positive"
-        + ("" if area is None else f"\narea between the curves {area:.3f}"),
+        title=panel_title,
         x="removed instances (%)",
         y="mean probability of the shown class",
         lines=means,
@@ -349,8 +406,8 @@ def faithfulness_section(context: Context) -> Section | None:
         ylim=(0.0, 1.0),
         between=("most_first", "least_first", "area between the curves"),
     )
-    how = " and ".join(REMOVALS[k] for k in removal) or "-"
-    title = f"faithfulness of {counted(bags, 'bag')} ({how})"
+    removals = " and ".join(REMOVALS[kind] for kind in removal) or "-"
+    title = f"faithfulness of {counted(bags, 'bag')} ({removals})"
     return Section(
         key="faithfulness",
         values={
@@ -364,7 +421,7 @@ def faithfulness_section(context: Context) -> Section | None:
         },
         text=[
             metric_grid(title, metrics, titles=TITLES),
-            *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
+            *(f"{counted(n, 'bag')} without curves: {reason}" for reason, n in without.items()),
         ],
         figure=SectionFigure("deletion", [panel]) if means else None,
         metrics={"faithfulness": metrics},
@@ -388,7 +445,11 @@ def mean_curves_metrics(
         reason = "no evaluated bag that the model calls positive has curves"
         return dict.fromkeys(TITLES, Metric.undefined(reason))
     draws = Draws.patients(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
-    areas = {k: np.array([c.areas.get(k, np.nan) for c in curves]) for k in REMOVAL_ORDERS}
+    areas_of_bags = [c.areas for c in curves]
+    areas = {
+        order: np.array([of_bag.get(order, np.nan) for of_bag in areas_of_bags])
+        for order in REMOVAL_ORDERS
+    }
     ranks = np.array([c.rank_correlation for c in curves], dtype=np.float64)  # nan for None
 
     def mean(value: np.ndarray, order: str, scale: Scale) -> Metric:
@@ -402,22 +463,23 @@ def mean_curves_metrics(
             scale=scale,
         )
 
-    of_area, of_gain = response, response.of_differences
-    metrics = {f"area_{k}": mean(area, k, of_area) for k, area in areas.items()}
-    for k in REMOVAL_ORDERS[1:]:
-        metrics[f"gain_over_{k}"] = mean(areas["shown"] - areas[k], k, of_gain)
-    return {**metrics, "rank_correlation": mean(ranks, "rank_correlation", MEAN_CORRELATION)}
+    metrics = {f"area_{order}": mean(area, order, response) for order, area in areas.items()}
+    for rival in REMOVAL_ORDERS[1:]:
+        gain = areas["shown"] - areas[rival]
+        metrics[f"gain_over_{rival}"] = mean(gain, rival, response.of_differences)
+    metrics["rank_correlation"] = mean(ranks, "rank_correlation", MEAN_CORRELATION)
+    return metrics
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> list[Line]:
     """Return the mean of each curve of `LINES` over the bags that have it."""
     means = []
     for (kind, order), label in LINES.items():
-        values = [
-            np.interp(MEAN_SHARES, np.array(c.counts) / c.instances, getattr(c, kind)[order])
-            for c in curves
-            if order in c.most_first
-        ]
+        values = []
+        for c in curves:
+            if order in c.most_first:
+                shares = np.array(c.counts) / c.instances
+                values.append(np.interp(MEAN_SHARES, shares, getattr(c, kind)[order]))
         if values:
             means.append(
                 Line(
@@ -435,14 +497,16 @@ def _mean_curves(curves: Sequence[DeletionCurves]) -> list[Line]:
 
 
 def _rule(task: TaskName) -> str:
-    which, response = "", TASKS[task].words.response
+    response = TASKS[task].words.response
+    bags = "validation bags"
     if TASKS[task].unordered_classes:
-        which, response = " that the model calls positive", "probability of the predicted class"
+        response = "probability of the predicted class"
+        bags = "validation bags that the model calls positive"
     return (
         f"the score that lowers the {response} most, on average, when the 5, 10, 20 and 40 % of "
-        f"instances with the highest score are removed from validation bags{which}. Another score "
-        "replaces the model's own only if its drop is larger by more than one standard error of "
-        "the difference. The drop of a random order is subtracted; instance labels are not used"
+        f"instances with the highest score are removed from {bags}. Another score replaces the "
+        "model's own only if its drop is larger by more than one standard error of the difference. "
+        "The drop of a random order is subtracted; instance labels are not used"
     )
 
 
@@ -465,7 +529,7 @@ def choose_map_score(
         The choice; None if there are no bags that could be predicted.
     """
     names = sorted(names)
-    found: list[dict[str, float]] = []
+    drops: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
     for k in torch.randperm(len(names), generator=random_stream(0, "map score")).tolist():
         try:
@@ -477,49 +541,64 @@ def choose_map_score(
             stated = p.stated._replace(threshold=threshold)
             positive = p.of_task.called_positive(p.probability[None], stated)[0]
             if positive and removable(predictor, bag):
-                found.append(deletion_drops(predictor, bag, p))
+                drops.append(deletion_drops(predictor, bag, p))
         except BagError:
             continue
-        if len(found) == MOST_BAGS:
+        if len(drops) == MOST_BAGS:
             break
-    return choice_of(scores, found, task=predictor.task) if scores else None
+    return choice_of(scores, drops, task=predictor.task) if scores else None
 
 
 def choice_of(
-    scores: Sequence[MapScore], found: Sequence[Mapping[str, float]], *, task: TaskName
+    scores: Sequence[MapScore], drops_of_bags: Sequence[Mapping[str, float]], *, task: TaskName
 ) -> MapScoreChoice:
     """Return the choice that follows from the `deletion_drops` of several bags.
 
     scores: the scores of the model, its own first.
     """
-    own, bags, rule = scores[0], len(found), _rule(task)
+    model_score = scores[0]
+    bags = len(drops_of_bags)
+    rule = _rule(task)
     if len(scores) == 1 or bags < FEWEST_BAGS:
-        reason = f"{own}: the only score that this model has"
+        reason = f"{model_score}: the only score that this model has"
         if len(scores) > 1:
             reason = (
-                f"{own}: the model's own score, because only {counted(bags, 'validation bag')} can "
-                f"be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
+                f"{model_score}: the model's own score, because only "
+                f"{counted(bags, 'validation bag')} can be used (called positive), and "
+                f"{FEWEST_BAGS} are needed to compare scores"
             )
-        return MapScoreChoice(chosen=own, drops={}, bags=bags, reason=reason, rule=rule)
-    drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
+        return MapScoreChoice(chosen=model_score, drops={}, bags=bags, reason=reason, rule=rule)
+    drops = {}
+    for name in scores:
+        drops[name] = float(np.mean([drop[name] - drop["random"] for drop in drops_of_bags]))
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
-    gains = np.array([d[best] - d[own] for d in found])
-    error = float(gains.std(ddof=1)) / bags**0.5
-    chosen = best if gains.mean() > error else own
-    # more decimals if different drops would look equal
-    apart = [d for d in (2, 3, 4) if len({round(v, d) for v in drops.values()}) == len(drops)]
-    shown = {
-        name: f"{v:.{apart[0] if apart else 2}f}".replace("0.", ".", 1).replace("-", "−")
-        for name, v in drops.items()
-    }
-    others = " and ".join(f"{shown[name]} for {name}" for name in scores if name != chosen)
+    gains = np.array([drop[best] - drop[model_score] for drop in drops_of_bags])
+    standard_error = float(gains.std(ddof=1)) / bags**0.5
+    chosen = best if gains.mean() > standard_error else model_score
+    texts = _drop_texts(drops)
+    others = " and ".join(f"{texts[name]} for {name}" for name in scores if name != chosen)
     lowers = f"removing its top instances lowers the validation bags' {TASKS[task].words.response}"
     if chosen == best:
-        reason = f"{chosen}: {lowers} most, by {shown[chosen]} against {others}"
+        reason = f"{chosen}: {lowers} most, by {texts[chosen]} against {others}"
     else:
-        reason = f"{chosen}, the model's own score: {lowers} by {shown[chosen]}, not clearly less "
-        reason += f"than {others}"
+        reason = (
+            f"{chosen}, the model's own score: {lowers} by {texts[chosen]}, not clearly less than "
+            f"{others}"
+        )
     return MapScoreChoice(chosen=chosen, drops=drops, bags=bags, reason=reason, rule=rule)
+
+
+def _drop_texts(drops: Mapping[str, float]) -> dict[str, str]:
+    """Return drops with two decimals, or more if different ones would look equal."""
+    decimals = 2
+    for count in (2, 3, 4):
+        if len({round(drop, count) for drop in drops.values()}) == len(drops):
+            decimals = count
+            break
+    return {
+        name: f"{drop:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
+        for name, drop in drops.items()
+    }
 
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction) -> dict[str, float]:

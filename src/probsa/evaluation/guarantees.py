@@ -192,7 +192,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
     scores = _set_scores(bags, options.score)
     inside = rule.sets(scores)
-    columns = {"set": ["|".join(np.array(names)[row]) for row in inside]}
+    columns: dict[str, Sequence[str]] = {"set": ["|".join(np.array(names)[row]) for row in inside]}
     for name, p_values in zip(names, rule.p_values(scores).T, strict=True):
         columns[f"{P_VALUE}{name}"] = [f"{p:.6g}" for p in p_values]
     size = inside.sum(1)
@@ -504,7 +504,7 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
         calibration = _of_folder(bags, read_predictions(folder))
     if not calibration.rows:
         raise InputError(
-            f"{calibration.predictions.folder} has no labelled validation bags besides those "
+            f"{calibration.predictions.title} has no labelled validation bags besides those "
             "evaluated: name a predictions folder of other bags, with labels, with --calibration"
         )
     # keys of both at once, so that a bag without a group has a key unlike all others
@@ -533,7 +533,7 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
     for key, value in traits.items():
         if value != other_traits.get(key, value):
             raise InputError(
-                f"{bags.predictions.folder} and {predictions.folder} are of different models: "
+                f"{bags.predictions.title} and {predictions.title} are of different models: "
                 f"{key} is {value} and {other_traits[key]}. Calibrate with predictions of the same "
                 "model"
             )
@@ -549,7 +549,7 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
     if truth.group and without_group:
         raise InputError(
             f"the groups of bags are known, but not those of {listed(without_group)} of "
-            f"{predictions.folder}: list the calibration bags in the same table of labels"
+            f"{predictions.title}: list the calibration bags in the same table of labels"
         )
     return calibration
 

@@ -100,8 +100,9 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         fitted = read_record(Temperature, run.temperature_file, advice=advice)
         predictor.temperature = float(fitted.temperature)
         predictor.metadata = replace(predictor.metadata, temperature=predictor.temperature)
-    if (stored := run.thresholds()) is not None:
-        predictor.threshold = stored.threshold
+    thresholds = run.thresholds()
+    if thresholds is not None:
+        predictor.threshold = thresholds.threshold
     return predictor
 
 
@@ -120,9 +121,10 @@ def _metadata_of_members(model: str, members: Sequence[PredictionsMetadata]) -> 
 def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) -> Predictor:
     """Return the predictor of a checkpoint; `options` are those of `Predictor`."""
     model = restore_model(stored, expect=expect)
-    scale = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
-    predictor = Predictor(model, scale, **options)
-    names, task = predictor.classes, TASKS[predictor.task]
+    standardizer = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
+    predictor = Predictor(model, standardizer, **options)
+    names = predictor.classes
+    task = TASKS[predictor.task]
     count = max(predictor.model.n_classes, 2) if task.unordered_classes else len(names)
     if task.has_classes and not len(names) == len(set(names)) == count:
         raise CheckpointError(
@@ -271,13 +273,15 @@ def load_several(
     for k, folder in enumerate(resolved):
         if folder in resolved[:k]:
             raise InputError(f"the run {folder} is given twice")
-        if whole := set(folder.parents) & set(resolved):
+        runs_above = set(folder.parents) & set(resolved)
+        if runs_above:
             raise InputError(
-                f"{folder} is a member of the run {whole.pop()}, which is also given: give one of "
-                "them"
+                f"{folder} is a member of the run {runs_above.pop()}, which is also given: give "
+                "one of them"
             )
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
-    first, traits = runs[0], _traits(runs[0])
+    first = runs[0]
+    traits = _traits(first)
     for folder, run in zip(folders, runs, strict=True):
         for trait, value in _traits(run).items():
             if traits.get(trait, value) != value:
@@ -290,11 +294,14 @@ def load_several(
             f"runs of the task {first.task} cannot be combined: quantiles have no common mean, and "
             "each run chose its own survival times. Predict with each run separately"
         )
-    seen = _seen(folders)
-    members = [(m, known) for run, known in zip(runs, seen, strict=True) for m in run.members]
+    members: list[Predictor] = []
+    seen_by_member: list[frozenset[str]] = []
+    for run, seen_bags in zip(runs, _seen(folders), strict=True):
+        members += run.members
+        seen_by_member += [seen_bags] * len(run.members)
     ensemble = Ensemble(
-        [member for member, _ in members],
-        seen=[known for _, known in members],
+        members,
+        seen=seen_by_member,
         config=next((run.config for run in runs if run.config is not None), None),
         metadata=PredictionsMetadata(
             runs=tuple(map(str, folders)),
@@ -316,8 +323,14 @@ def load_several(
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
     """Return the bags that each run was trained or validated on; none if it has no split."""
-    splits = [read_split(r) if r.split_file.is_file() else None for r in map(RunFolder, folders)]
-    return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
+    seen: list[frozenset[str]] = []
+    for run in map(RunFolder, folders):
+        if run.split_file.is_file():
+            split = read_split(run)
+            seen.append(frozenset((*split.train, *split.val)))
+        else:
+            seen.append(frozenset())
+    return tuple(seen)
 
 
 def _traits(run: Predictor) -> dict[str, Any]:
@@ -330,9 +343,11 @@ def _traits(run: Predictor) -> dict[str, Any]:
         "kinds of instance scores": run.model.score_kind,
     }
     if run.config is not None:
-        names = {"graph": "graphs", "feature_set": "feature sets", "targets": "targets"}
-        for key, name in (names | {"covariates": "covariates"}).items():
-            traits[name] = getattr(run.config.data, key)
+        data = run.config.data
+        traits["graphs"] = data.graph
+        traits["feature sets"] = data.feature_set
+        traits["targets"] = data.targets
+        traits["covariates"] = data.covariates
     return traits
 
 
@@ -357,6 +372,7 @@ def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
 def _means(
     runs: Sequence[Path], file_of: Callable[[Path], Path], read: Callable[[Path], T]
 ) -> T | MeansOfRuns | None:
+    """Return what one run has fitted, or the means of what several have; None if one lacks it."""
     files = [file_of(run) for run in runs]
     if not all(file.is_file() for file in files):
         return None

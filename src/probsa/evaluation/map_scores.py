@@ -19,15 +19,17 @@ MAP_SCORES: tuple[MapScore, ...] = get_args(MapScore)
 
 def _scores(p: Prediction) -> dict[MapScore, np.ndarray]:
     """Return the scores that maps can show, with their values; the first is the model's own."""
-    own: MapScore = "evidence" if p.score_has_level else "attention"
-    others: dict[MapScore, np.ndarray | None] = {
+    model_score: MapScore = "evidence" if p.score_has_level else "attention"
+    scores: dict[MapScore, np.ndarray] = {model_score: p.attention_mean}
+    explanations: dict[MapScore, np.ndarray | None] = {
         "contribution": p.contribution,
         "evidence": p.class_score,
         "probability": p.instance_probability,
         "grade": p.at_least,
     }
-    scores: dict[MapScore, np.ndarray] = {own: p.attention_mean}
-    scores.update({k: v for k, v in others.items() if k != own and v is not None})
+    for name, values in explanations.items():
+        if name != model_score and values is not None:
+            scores[name] = values
     return scores
 
 
@@ -51,12 +53,12 @@ def map_values(p: Prediction, score: MapScore) -> np.ndarray:
     Raises:
         InputError: the prediction does not have this score.
     """
-    known = _scores(p)
-    if score not in known:
+    scores = _scores(p)
+    if score not in scores:
         raise InputError(
-            f"the prediction of bag {p.name!r} has no score {score!r}: it has {', '.join(known)}"
+            f"the prediction of bag {p.name!r} has no score {score!r}: it has {', '.join(scores)}"
         )
-    return known[score]
+    return scores[score]
 
 
 def drawn_values(p: Prediction, score: MapScore) -> np.ndarray:

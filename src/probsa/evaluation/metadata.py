@@ -37,7 +37,8 @@ class Reservation:
 
 def at_chance(reservations: tuple[Reservation, ...]) -> str:
     """Return the sentence of a run's reservation that it is not better than chance, or ""."""
-    return next((each.text for each in reservations if each.kind == "chance"), "")
+    texts = [reservation.text for reservation in reservations if reservation.kind == "chance"]
+    return texts[0] if texts else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,20 +141,24 @@ class PredictionsMetadata:
             InputError: an entry has another type; names it.
         """
         names = {f.name for f in fields(cls)} - {"more"}
-        known = {key: value for key, value in values.items() if key in names}
-        stored = known.get("reservations")
-        if isinstance(stored, list):
-            known["reservations"] = [
-                Reservation.of_text(entry) if isinstance(entry, str) else entry for entry in stored
+        entries: dict[str, Any] = {"more": {}}
+        for key, value in values.items():
+            if key in names:
+                entries[key] = value
+            else:
+                entries["more"][key] = value
+        reservations = entries.get("reservations")
+        if isinstance(reservations, list):
+            entries["reservations"] = [
+                Reservation.of_text(stored) if isinstance(stored, str) else stored
+                for stored in reservations
             ]
-        known["more"] = {key: value for key, value in values.items() if key not in names}
-        return as_record(cls, known, where=where, advice="predict again")
+        return as_record(cls, entries, where=where, advice="predict again")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries of a file, of what is known."""
-        values = asdict(self)
         entries: dict[str, Any] = {}
-        for name, value in values.items():
+        for name, value in asdict(self).items():
             if name == "more":
                 entries |= value
             elif value not in NOT_STORED:

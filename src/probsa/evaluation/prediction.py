@@ -166,12 +166,14 @@ class Prediction:
 
     def __repr__(self) -> str:
         """Return the name, the call, the probability with its deviation, and the size."""
-        said, size = "", counted(len(self.attention_mean), "instance")
+        facts = []
         if self.probability.size:  # a file of instances does not hold it
             verdict = self.of_task.verdict(self, self.stated)
-            called = "" if verdict.call in verdict.text else f"{verdict.call}, "
-            said = f"{called}{verdict.text}, "
-        return f"<Prediction of {self.name!r}: {said}{size}>"
+            if verdict.call not in verdict.text:
+                facts.append(verdict.call)
+            facts.append(verdict.text)
+        facts.append(counted(len(self.attention_mean), "instance"))
+        return f"<Prediction of {self.name!r}: {', '.join(facts)}>"
 
     @property
     def call(self) -> str:
@@ -207,7 +209,7 @@ class Prediction:
         """
         assert self.slide is not None, "the bag is a patient"
         rows = self.slide == self.slides.index(name)
-        arrays = {k: v[rows] for k, v in self.per_instance().items()}
+        arrays = {key: values[rows] for key, values in self.per_instance().items()}
         return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -223,34 +225,50 @@ class Prediction:
             The axes.
         """
         import matplotlib.pyplot as plt
-        from matplotlib.collections import PolyCollection
 
         ax = plt.gca() if ax is None else ax
-        mean, variance = (
-            v if v.ndim == 1 else v[:, self.of_task.column(self, v.shape[1])]
-            for v in (self.attention_mean, self.attention_variance)
-        )
-        name = f"{self.score_name} (mean)"
         if self.coords is not None and self.coords.shape[1] == 2:
-            side = self.stride or float(np.ptp(self.coords, axis=0).max()) or 1.0
-            corners = self.coords[:, None] + side * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
-            top = float(np.abs(mean).max()) or 1.0
-            limits = (-top, top) if self.score_has_level else (mean.min(), mean.max())
-            squares = PolyCollection(list(corners), array=mean, edgecolors="none", clim=limits)
-            squares.set_cmap(SIGNED_COLOURS if self.score_has_level else SCORE_COLOURS)
-            ax.add_collection(squares)
-            ax.autoscale_view()
-            ax.set_aspect("equal")
-            ax.invert_yaxis()
-            ax.set(xlabel="x (pixels)", ylabel="y (pixels)")
-            ax.figure.colorbar(squares, ax=ax, label=name)
+            self._plot_squares(ax, self.coords)
         else:
-            x = np.arange(len(mean)) if self.coords is None else self.coords.ravel()
-            order, sd = np.argsort(x), np.sqrt(variance)
-            ax.plot(x[order], mean[order], marker=".")
-            ax.fill_between(x[order], (mean - sd)[order], (mean + sd)[order], alpha=0.3)
-            ax.set(xlabel="instance" if self.coords is None else "position", ylabel=name)
+            self._plot_curve(ax)
         return ax
+
+    def _plot_squares(self, ax: Axes, coords: np.ndarray) -> None:
+        """Draw patches as squares with the colour of their mean score."""
+        from matplotlib.collections import PolyCollection
+
+        mean = self._shown_column(self.attention_mean)
+        side = self.stride or float(np.ptp(coords, axis=0).max()) or 1.0
+        corners = coords[:, None] + side * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+        limits = (mean.min(), mean.max())
+        if self.score_has_level:
+            top = float(np.abs(mean).max()) or 1.0
+            limits = (-top, top)
+        squares = PolyCollection(list(corners), array=mean, edgecolors="none", clim=limits)
+        squares.set_cmap(SIGNED_COLOURS if self.score_has_level else SCORE_COLOURS)
+        ax.add_collection(squares)
+        ax.autoscale_view()
+        ax.set_aspect("equal")
+        ax.invert_yaxis()
+        ax.set(xlabel="x (pixels)", ylabel="y (pixels)")
+        ax.figure.colorbar(squares, ax=ax, label=f"{self.score_name} (mean)")
+
+    def _plot_curve(self, ax: Axes) -> None:
+        """Draw the mean score ± 1 standard deviation along the position, or the index."""
+        mean = self._shown_column(self.attention_mean)
+        sd = np.sqrt(self._shown_column(self.attention_variance))
+        x = np.arange(len(mean)) if self.coords is None else self.coords.ravel()
+        order = np.argsort(x)
+        ax.plot(x[order], mean[order], marker=".")
+        ax.fill_between(x[order], (mean - sd)[order], (mean + sd)[order], alpha=0.3)
+        xlabel = "instance" if self.coords is None else "position"
+        ax.set(xlabel=xlabel, ylabel=f"{self.score_name} (mean)")
+
+    def _shown_column(self, values: np.ndarray) -> np.ndarray:
+        """Return the column of an array of instances that is shown first."""
+        if values.ndim == 1:
+            return values
+        return values[:, self.of_task.column(self, values.shape[1])]
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame with one row per instance: its bag, coordinates and all arrays.
@@ -266,7 +284,7 @@ class Prediction:
             if key == "coords":
                 names = ["position"] if width == 1 else ["x", "y"]
             elif values.ndim > 1:
-                of_columns = self.of_task.column_names(self, width) or range(width)
-                names = [f"{key}_{name}" for name in of_columns]
+                suffixes = self.of_task.column_names(self, width) or range(width)
+                names = [f"{key}_{suffix}" for suffix in suffixes]
             columns |= dict(zip(names, rows.T, strict=True))
         return pd.DataFrame(columns)

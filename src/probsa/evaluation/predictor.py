@@ -84,14 +84,19 @@ class Predictor:
 
     def __repr__(self) -> str:
         """Return the model, the task, and as far as known the bags and the first metric."""
-        count, task, facts = len(self.members), TASKS[self.task], facts_of(self.run)
-        said = [f"{count} × {self.model.name}" if count > 1 else self.model.name]
-        said.append(f"{task.name} ({', '.join(self.classes)})" if self.classes else task.name)
-        said += [f"{n:,} {PARTS_OF_RUN[part]} bags" for part, n in facts.parts.items() if n]
+        count = len(self.members)
+        task = TASKS[self.task]
+        run = facts_of(self.run)
+        facts = [f"{count} × {self.model.name}" if count > 1 else self.model.name]
+        facts.append(f"{task.name} ({', '.join(self.classes)})" if self.classes else task.name)
+        for part, bags in run.parts.items():
+            if bags:
+                facts.append(f"{bags:,} {PARTS_OF_RUN[part]} bags")
         name = task.headline[0]
-        if facts.report is not None and (metric := facts.report.metrics.get(name)):
-            said.append(f"{facts.report.part} {METRIC_TITLES[name]} {metric}")
-        return f"<{type(self).__name__}: {', '.join(said)}>"
+        if run.report is not None and name in run.report.metrics:
+            metric = run.report.metrics[name]
+            facts.append(f"{run.report.part} {METRIC_TITLES[name]} {metric}")
+        return f"<{type(self).__name__}: {', '.join(facts)}>"
 
     def plot_training(self, ax: Axes | None = None) -> Axes:
         """Draw the losses of every epoch of the run, as `RunFolder.plot_training` does.
@@ -122,9 +127,11 @@ class Predictor:
 
         None if they do not, or if the metadata of the training bags are not known.
         """
-        stated = [member.stated for member in self.new_to(name)]
-        found = [s.difference(metadata) for s in stated if s is not None]
-        return next((difference for difference in found if difference is not None), None)
+        for member in self.new_to(name):
+            difference = None if member.stated is None else member.stated.difference(metadata)
+            if difference is not None:
+                return difference
+        return None
 
     def check(self, bag: Bag) -> None:
         """Refuse a bag that the training of a member that predicts it would refuse.
@@ -172,41 +179,27 @@ class Predictor:
                 "a model with clinical covariates cannot be saved without the encoder of its run: "
                 "give the run folder instead"
             )
-        members, stated = self.members, None
-        if self.config is not None:
-            without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
-            without_paths |= dict.fromkeys(("split", "instance_labels"))
-            data_options = replace(self.config.data, **without_paths)
-            stated = replace(self.config, data=data_options).to_dict()
-        shifts = [member.model.likelihood.prior_shift for member in members]
         config = PretrainedConfig(
             library_name="probsa",
             format=FORMAT,
-            members=tuple(
-                PretrainedMember(
-                    model=member.model.name,
-                    arguments=member.model.arguments,
-                    prior_shift=None if shift is None else tuple(shift.tolist()),
-                )
-                for member, shift in zip(members, shifts, strict=True)
-            ),
+            members=tuple(_pretrained_member(member) for member in self.members),
             classes=self.classes,
             task=self.task,
             outputs=self.model.likelihood.outputs(self.classes).names,
-            features=members[0].stated,
-            run=stated,
+            features=self.members[0].stated,
+            run=None if self.config is None else _without_paths(self.config).to_dict(),
             precision=self.precision,
             temperature=float(self.temperature),
             threshold=self.threshold,
             about=replace(self.metadata, runs=(), training_targets=None).to_dict(),
             probsa_version=__version__,
         )
-        tensors = {
-            f"members.{k}.{part}{name}": tensor
-            for k, member in enumerate(members)
-            for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
-            for name, tensor in module.state_dict().items()
-        }
+        tensors: dict[str, Tensor] = {}
+        for k, member in enumerate(self.members):
+            modules = (member.model, member.standardizer)
+            for part, module in zip(PARTS, modules, strict=True):
+                for name, tensor in module.state_dict().items():
+                    tensors[f"members.{k}.{part}{name}"] = tensor
         facts = facts or facts_of(self.run, data=data)
         card = model_card(config, facts, score_kind=self.model.score_kind)
         return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
@@ -285,26 +278,34 @@ class Predictor:
             if parts:
                 bag = item
             else:
-                own = isinstance(item, Bag)
-                bag = as_bag(
-                    item,
-                    place=str(number),
-                    graph=self.graph,
-                    name=None if names is None or own else names[number],
-                    stride=None if own else stride,
-                )
-                if own and names is not None and names[number] != bag.name:
-                    raise InputError(
-                        f"bag {bag.name!r} has its own name, but names has {names[number]!r}: "
-                        "leave names out for a probsa.Bag"
-                    )
-                self.check(bag)
+                name = None if names is None else names[number]
+                bag = self._checked_bag(item, number=number, name=name, stride=stride)
             if waiting and sum(map(len, waiting)) + len(bag) > MAX_INSTANCES:
                 yield from self._scaled(waiting)
                 waiting = []
             waiting.append(bag)
         if waiting:
             yield from self._scaled(waiting)
+
+    def _checked_bag(
+        self, item: Any, *, number: int, name: str | None, stride: float | None
+    ) -> Bag:
+        """Return an item of `predict` as a bag with the graph of the training, after `check`."""
+        is_bag = isinstance(item, Bag)
+        bag = as_bag(
+            item,
+            place=str(number),
+            graph=self.graph,
+            name=None if is_bag else name,
+            stride=None if is_bag else stride,
+        )
+        if is_bag and name is not None and name != bag.name:
+            raise InputError(
+                f"bag {bag.name!r} has its own name, but names has {name!r}: leave names out for a "
+                "probsa.Bag"
+            )
+        self.check(bag)
+        return bag
 
     @property
     def names_and_thresholds(self) -> Stated:
@@ -320,25 +321,32 @@ class Predictor:
 
     @torch.no_grad()
     def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:
-        packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
+        packed = pack([replace(bag, x=bag.x.float(), y=None) for bag in bags])
         packed = self.standardizer(packed.to(self.device, torch.float32))
         with precision_context(self.precision, self.device):
             out = self.model(packed)
-            shown = self.model.instance_scores(packed, out)
-            if shown is not out.attention:  # the weights of `out` belong to its attention
-                out = replace(out, attention=shown, extras={})
-        likelihood, predictions = self.model.likelihood, []
-        for b, p in enumerate(_unpack(out, packed, bags, kind=self.model.score_kind)):
-            if not likelihood.of_classes:
-                scores = {}
-                if bags[b].y is not None:
-                    y = torch.as_tensor(bags[b].y, device=out.logits.device)[None]
-                    scores = likelihood.score(out.logits[b : b + 1], y)
-                scores = {name: float(value[0]) for name, value in scores.items()}
-                outputs = likelihood.outputs(self.classes)
-                p = replace(p, task=self.task, outputs=outputs, scores=scores)
-            predictions.append(p)
-        return predictions
+            scores = self.model.instance_scores(packed, out)
+            if scores is not out.attention:  # the weights of `out` belong to its attention
+                out = replace(out, attention=scores, extras={})
+        predictions = list(_unpack(out, packed, bags, kind=self.model.score_kind))
+        likelihood = self.model.likelihood
+        if likelihood.of_classes:
+            return predictions
+        outputs = likelihood.outputs(self.classes)
+        return [
+            replace(
+                p, task=self.task, outputs=outputs, scores=self._scores(out.logits[b : b + 1], bag)
+            )
+            for b, (p, bag) in enumerate(zip(predictions, bags, strict=True))
+        ]
+
+    def _scores(self, logits: Tensor, bag: Bag) -> dict[str, float]:
+        """Return the scores of a labelled bag that need its whole predictive distribution."""
+        if bag.y is None:
+            return {}
+        y = torch.as_tensor(bag.y, device=logits.device)[None]
+        scores = self.model.likelihood.score(logits, y)
+        return {name: float(value[0]) for name, value in scores.items()}
 
 
 class Ensemble(Predictor):
@@ -369,7 +377,8 @@ class Ensemble(Predictor):
             config=config,
             metadata=metadata,
         )
-        self._members, self.seen = tuple(members), tuple(seen or ())
+        self._members = tuple(members)
+        self.seen = tuple(seen or ())
 
     @property
     def members(self) -> tuple[Predictor, ...]:
@@ -379,15 +388,34 @@ class Ensemble(Predictor):
     def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:
         predictions: list[list[Prediction]] = [[] for _ in bags]
         for member in self.members:
-            mine = [k for k, bag in enumerate(bags) if member in self.new_to(bag.name)]
-            if mine:
-                of_member = member._predict_batch([bags[k] for k in mine])
-                for k, prediction in zip(mine, of_member, strict=True):
+            new_bags = [k for k, bag in enumerate(bags) if member in self.new_to(bag.name)]
+            if new_bags:
+                batch = member._predict_batch([bags[k] for k in new_bags])
+                for k, prediction in zip(new_bags, batch, strict=True):
                     predictions[k].append(prediction)
-        for bag, of_bag in zip(bags, predictions, strict=True):
-            if not of_bag:
+        for bag, by_members in zip(bags, predictions, strict=True):
+            if not by_members:
                 raise BagError(f"bag {bag.name!r}: {SEEN_BY_ALL}")
-        return [combine(of_bag, align=self.model.score_kind == "logit") for of_bag in predictions]
+        align = self.model.score_kind == "logit"
+        return [combine(by_members, align=align) for by_members in predictions]
+
+
+def _pretrained_member(member: Predictor) -> PretrainedMember:
+    """Return what config.json states of a member."""
+    shift = member.model.likelihood.prior_shift
+    return PretrainedMember(
+        model=member.model.name,
+        arguments=member.model.arguments,
+        prior_shift=None if shift is None else tuple(shift.tolist()),
+    )
+
+
+def _without_paths(config: RunConfig) -> RunConfig:
+    """Return a run file that names no file of this machine."""
+    data = replace(
+        config.data, features=IN_MEMORY, labels=IN_MEMORY, split=None, instance_labels=None
+    )
+    return replace(config, data=data)
 
 
 def _items(bags: Any) -> Iterable[Any]:
@@ -396,8 +424,9 @@ def _items(bags: Any) -> Iterable[Any]:
     Raises:
         InputError: this is neither a bag nor several.
     """
-    table = isinstance(bags, np.ndarray | Tensor) and bags.dtype != object and bags.ndim == ONE_BAG
-    if isinstance(bags, Bag) or is_pair(bags) or table:
+    is_array = isinstance(bags, np.ndarray | Tensor)
+    is_one_array = is_array and bags.dtype != object and bags.ndim == ONE_BAG
+    if isinstance(bags, Bag) or is_pair(bags) or is_one_array:
         return [bags]
     if isinstance(bags, str | bytes | Path | Mapping) or not isinstance(bags, Iterable):
         raise InputError(
@@ -425,29 +454,15 @@ def _is_list_of_pair(items: list[Any]) -> bool:
 
 def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:
     """Yield the prediction of each bag of a batch."""
-    q, e, weight = out.attention, out.explanation, out.extras.get("weight_mean")
-    if weight is None:
-        weight = _weights(q.mean, packed.sizes, kind=kind)
-    found = {
-        "attention_mean": q.mean,
-        "attention_variance": q.variance,
-        "weight_mean": weight,
-        "weight_variance": out.extras.get("weight_variance", torch.zeros_like(weight)),
-        "degree": packed.degrees,
-    }
-    if kind == "logit" and q.stochastic and "weight_above_uniform" in out.extras:
-        found["weight_above_uniform"] = out.extras["weight_above_uniform"]
-    if e is not None:
-        for name, of_explanation in EXPLANATIONS.items():
-            v = getattr(e, of_explanation)
-            if v is not None:
-                found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
-    columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
-    others = None if q.neighbour_weight is None else _numpy(q.neighbour_weight)
+    columns: dict[str, Any] = {}  # their types differ from those of the fields that follow
+    for name, tensor in _instance_tensors(out, packed, kind=kind).items():
+        columns[name] = _numpy(tensor)
+    neighbour_weight = out.attention.neighbour_weight
+    neighbour_weights = None if neighbour_weight is None else _numpy(neighbour_weight)
     probability = _numpy(out.predicted.values)
     std = _numpy(out.predicted.spread)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
-        of_bag = {name: getattr(bag, name) for name in ("coords", "instance_labels", "slide")}
+        weights_of_bag = None if neighbour_weights is None else neighbour_weights[rows]
         yield Prediction(
             name=bag.name,
             probability=probability[b],
@@ -456,10 +471,36 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             slides=bag.slides,
-            neighbour_weight=None if others is None else float(others[rows].mean()),
-            **{name: None if v is None else v.numpy() for name, v in of_bag.items()},
+            neighbour_weight=None if weights_of_bag is None else float(weights_of_bag.mean()),
+            coords=None if bag.coords is None else bag.coords.numpy(),
+            instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
+            slide=None if bag.slide is None else bag.slide.numpy(),
             **{name: values[rows] for name, values in columns.items()},
         )
+
+
+def _instance_tensors(out: Output, packed: Bags, *, kind: str) -> dict[str, Tensor]:
+    """Return what a model says of the instances of a batch, by the fields of `Prediction`."""
+    attention, explanation = out.attention, out.explanation
+    weight = out.extras.get("weight_mean")
+    if weight is None:
+        weight = _weights(attention.mean, packed.sizes, kind=kind)
+    tensors = {
+        "attention_mean": attention.mean,
+        "attention_variance": attention.variance,
+        "weight_mean": weight,
+        "weight_variance": out.extras.get("weight_variance", torch.zeros_like(weight)),
+        "degree": packed.degrees,
+    }
+    if kind == "logit" and attention.stochastic and "weight_above_uniform" in out.extras:
+        tensors["weight_above_uniform"] = out.extras["weight_above_uniform"]
+    if explanation is not None:
+        for name, field in EXPLANATIONS.items():
+            values = getattr(explanation, field)
+            if values is not None:
+                # (n,) for a single logit
+                tensors[name] = values[:, 0] if values.shape[1] == 1 else values
+    return tensors
 
 
 def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:
@@ -468,8 +509,9 @@ def _weights(score: Tensor, sizes: Sequence[int], *, kind: str) -> Tensor:
         return segment_softmax(score, sizes)
     if kind == "weight":
         return score
-    positive = score.clamp_min(0)
-    return torch.cat([s / s.sum(0).clamp_min(1e-30) for s in positive.split(list(sizes))])
+    # scores below 0 have no weight; the floor keeps a bag without any positive score finite
+    bags = score.clamp_min(0).split(list(sizes))
+    return torch.cat([bag / bag.sum(0).clamp_min(1e-30) for bag in bags])
 
 
 def _numpy(v: Tensor) -> np.ndarray:

@@ -104,9 +104,9 @@ def read_model(folder: Path) -> tuple[PretrainedConfig, list[Checkpoint]]:
     if problem:
         raise InputError(f"{where} {problem}")
     stored = load_checkpoint(folder / WEIGHTS)
-    known = tuple(f"members.{k}.{part}" for k in range(len(config.members)) for part in PARTS)
+    beginnings = [f"members.{k}.{part}" for k in range(len(config.members)) for part in PARTS]
     for name in stored.tensors:
-        if not name.startswith(known):
+        if not name.startswith(tuple(beginnings)):
             raise CheckpointError(
                 f"{stored.path} has a tensor {name!r}, which is none of the model in {CONFIG}. "
                 f"{AGAIN.capitalize()}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import h5py
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -62,7 +63,9 @@ from .prediction import LIKE_ATTENTION, OF_EVERY_INSTANCE, PER_INSTANCE, Predict
 
 PREDICTIONS = "predictions"
 """The folder of a run's predictions inside the run."""
-PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
+PREDICTIONS_TABLE = "predictions.csv"
+METADATA = "predictions.json"
+INSTANCES = "instances"
 NULL_SCORES = "null_maps"
 """Folder of the scores of null maps, see `baselines.null_maps`."""
 FAILED = "failed.csv"
@@ -78,9 +81,19 @@ FAITHFULNESS = "faithfulness.json"
 FEW_TRAINING_BAGS = 20
 """With fewer training bags, predictions state that they depend on these bags."""
 OWN = {
-    PREDICTIONS_TABLE, METADATA, INSTANCES, NULL_SCORES, FAILED, NOTES, MEAN_FEATURES, SLIDES,
+    PREDICTIONS_TABLE,
+    METADATA,
+    INSTANCES,
+    NULL_SCORES,
+    FAILED,
+    NOTES,
+    MEAN_FEATURES,
+    SLIDES,
     FAITHFULNESS,
-}  # fmt: skip
+}
+"""The files and folders of a predictions folder."""
+PROBABILITY = "p_"
+"""The beginning of the columns of probabilities; the name of the class follows."""
 AGAIN = "predict this bag again"
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
@@ -88,6 +101,8 @@ PARTS = ("train", "val", "test", "new", "unused")
 """The parts of a run's split that a predicted bag may belong to."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
+ONE_COLUMN = (*SCORES, "ood", "ood_distance")
+"""The fields with a number for each bag instead of a row."""
 STATED: dict[str, tuple[str, ...]] = {
     "name": (),
     "score_kind": get_args(ScoreKind),
@@ -117,12 +132,15 @@ class Columns:
             TableError: a cell is no finite number within the limits.
         """
 
-        def number(row: Mapping[str, str], name: str) -> float:
-            if self.blank and not row[name]:
-                return math.nan
-            return self._number(row[name], name, f"{path}, bag {row['bag']!r}")
-
-        return np.array([[number(row, name) for name in self.names] for row in rows])
+        values = np.zeros((len(rows), len(self.names)))
+        for k, row in enumerate(rows):
+            where = f"{path}, bag {row['bag']!r}"
+            for column, name in enumerate(self.names):
+                if self.blank and not row[name]:
+                    values[k, column] = math.nan
+                else:
+                    values[k, column] = self._number(row[name], name, where)
+        return values
 
     def cells(self, p: Prediction) -> dict[str, str]:
         """Return the cells of one bag: the shortest text of each float32; none without a value.
@@ -130,12 +148,11 @@ class Columns:
         Raises:
             BagError: a value is no finite number within the limits.
         """
-        of_bag = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
-        of_bag |= {name: np.float32(score) for name, score in p.scores.items()}
-        value = of_bag.get(self.field, getattr(p, self.field, None))
+        value = self._value(p)
         if value is None:
             return {}
-        cells = {n: str(v) for n, v in zip(self.names, np.atleast_1d(value), strict=True)}
+        numbers = zip(self.names, np.atleast_1d(value), strict=True)
+        cells = {name: str(number) for name, number in numbers}
         advice = ": its features are far from those of training, or the training diverged"
         try:
             for name, text in cells.items():
@@ -143,6 +160,16 @@ class Columns:
         except TableError as error:
             raise BagError(str(error)) from None
         return cells
+
+    def _value(self, p: Prediction) -> Any:
+        """Return the number, or the numbers, that a prediction has for these columns."""
+        if self.field == "ood":  # `Prediction.ood` is that of instances
+            return p.bag_ood
+        if self.field == "ood_distance":
+            return p.bag_ood_distance
+        if self.field in p.scores:
+            return np.float32(p.scores[self.field])
+        return getattr(p, self.field, None)
 
     def _number(self, text: str, name: str, where: str, advice: str = "") -> float:
         return read_number(text, name, where=where, low=self.low, high=self.high, advice=advice)
@@ -156,9 +183,9 @@ def columns_of(
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
 
-    of_task, share = TASKS[task], TASKS[task].by_probability
-    values = tuple(of_task.value_prefix + name for name in names)
-    if of_task.has_classes:
+    kind = TASKS[task]
+    values = tuple(kind.value_prefix + name for name in names)
+    if kind.has_classes:
         columns = (
             Columns("probability", values, 0.0, 1.0),
             Columns("std", each("sd"), 0.0, 1.0),
@@ -166,9 +193,10 @@ def columns_of(
             Columns("std_between", each("sd_between"), 0.0, 1.0, optional=True),
         )
     else:
+        low, high = (0.0, 1.0) if kind.by_probability else (-math.inf, math.inf)
         columns = (
-            Columns("targets", of_task.labels.label_columns(classes), blank=True),
-            Columns("probability", values, 0.0 if share else -math.inf, 1.0 if share else math.inf),
+            Columns("targets", kind.labels.label_columns(classes), blank=True),
+            Columns("probability", values, low, high),
             Columns("std", each("spread")),
             *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
         )
@@ -192,7 +220,9 @@ class PredictedRow(NamedTuple):
 class Predictions:
     """The table of bags; every tuple and array has the order of its rows."""
 
-    folder: Path
+    path: Path | None = None
+    """The folder of the predictions; None for predictions in memory, which have neither outputs of
+    instances nor other files."""
     bags: tuple[str, ...]
     parts: tuple[str, ...]
     labels: tuple[int | None, ...]
@@ -227,6 +257,22 @@ class Predictions:
         return TASKS[self.task]
 
     @property
+    def title(self) -> str:
+        """What messages call them."""
+        return "these predictions" if self.path is None else str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the predictions.
+
+        Raises:
+            InputError: they are in memory.
+        """
+        if self.path is None:
+            raise InputError("these predictions are in memory: write them to a folder first")
+        return self.path
+
+    @property
     def threshold(self) -> float | None:
         """From which p(Y = 1) a bag is called positive; None where another rule decides calls."""
         return None if self.call_threshold is None else self.call_threshold.value
@@ -243,6 +289,10 @@ class Predictions:
         """Return the path of a bag's per-instance outputs, which need not exist."""
         return named_file(self.folder / INSTANCES, bag, ".h5")
 
+    def has_instances(self, bag: str) -> bool:
+        """Return whether the per-instance outputs of a bag are stored."""
+        return self.path is not None and self.instance_path(bag).is_file()
+
     def instances(self, bag: str) -> Prediction:
         """Read the per-instance outputs of a bag and join them with its row of the table.
 
@@ -252,12 +302,18 @@ class Predictions:
         """
         if bag not in self.bags:
             raise UnknownName("predicted bag", bag, self.bags)
-        row, task = self.bags.index(bag), self.of_task
-        tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
-        graded = task.has_classes and not task.unordered_classes
+        row = self.bags.index(bag)
+
+        def of_bag(table: np.ndarray | None) -> Any:
+            return None if table is None else table[row].astype(np.float32)
+
+        graded = self.of_task.has_classes and not self.of_task.unordered_classes
         return replace(
             read_instances(self.instance_path(bag)),
-            **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
+            probability=of_bag(self.probability),
+            std=of_bag(self.std),
+            std_within=of_bag(self.std_within),
+            std_between=of_bag(self.std_between),
             task=self.task,
             outputs=Outputs(self.classes) if graded else self.outputs,
             stated=stated_of(self),
@@ -281,22 +337,22 @@ class Predictions:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
             columns["prediction"] = self.of_task.call(self.probability, self.threshold)[0]
             names = self.classes[-self.probability.shape[1] :]
-        columns["call"] = [
-            self.of_task.verdict(self.row(k), stated_of(self)).call for k in range(len(self.bags))
-        ]
-        for c in columns_of(self.task, names=names, classes=self.classes):
-            values = self.scores.get(c.field, getattr(self, c.field, None))
+        stated = stated_of(self)
+        verdicts = [self.of_task.verdict(self.row(k), stated) for k in range(len(self.bags))]
+        columns["call"] = [verdict.call for verdict in verdicts]
+        for group in columns_of(self.task, names=names, classes=self.classes):
+            values = self.scores.get(group.field, getattr(self, group.field, None))
             if values is not None:
-                rows = values.reshape(len(self.bags), len(c.names))
-                columns |= dict(zip(c.names, rows.T, strict=True))
+                rows = values.reshape(len(self.bags), len(group.names))
+                columns |= dict(zip(group.names, rows.T, strict=True))
         return pd.DataFrame(columns)
 
 
 def listed(names: Sequence[str], *, what: str = "bag") -> str:
     """Return how many bags (or groups) there are, and the names of the first ones."""
-    shown = ", ".join(repr(n) for n in names[:SHOWN])
+    first_names = ", ".join(repr(name) for name in names[:SHOWN])
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{counted(len(names), what)} ({shown}{more})"
+    return f"{counted(len(names), what)} ({first_names}{more})"
 
 
 def find_predictions(folder: Path | str) -> Path:
@@ -335,31 +391,35 @@ def read_predictions(folder: Path | str) -> Predictions:
         entries = read_json(file, advice="predict again")
         stated = as_record(_StoredTable, entries, where=str(file), advice="predict again")
     table = TextTable.read(path)
-    names = tuple(c.removeprefix("p_") for c in table.columns if c.startswith("p_"))
+    names = tuple(
+        column.removeprefix(PROBABILITY)
+        for column in table.columns
+        if column.startswith(PROBABILITY)
+    )
     task = TASKS[stated.task or task_of_classes(len(names))]
     classes = names if stated.classes is None else stated.classes
     outputs = NO_OUTPUTS
     if not task.has_classes:
-        outputs = _stored_outputs(task, stated.outputs or (), folder / METADATA)
+        outputs = _stored_outputs(task, stated.outputs or (), file)
     schema = columns_of(task.name, names=outputs.names or names or ["<class>"], classes=classes)
-    wanted = [c for columns in schema if not columns.optional for c in columns.names]
-    if entries:  # written by the package; a bare table is enough otherwise
-        wanted += ["part", *(("label", "prediction") if task.has_classes else ())]
-    table.select("bag", *wanted)
+    # a table that the package did not write may lack the columns of parts and labels
+    table.select("bag", *_required_columns(schema, task=task, is_written=bool(entries)))
     rows = [cells for _, cells in table.by_name("bag").values()]
     for row in rows:
         check_file_name(row["bag"])  # its maps and instances are files of this name
-    if task.has_classes and names not in (classes, classes[-1:] if len(classes) == 2 else classes):
+    # a single logit of two classes has the column of the second one
+    of_single_logit = len(classes) == 2 and names == classes[-1:]
+    if task.has_classes and names != classes and not of_single_logit:
         raise TableError(
             f"{path} has probabilities of {', '.join(names)}, but {METADATA} states the classes "
             f"{', '.join(classes) or '(none)'}: predict again"
         )
-    values: dict[str, Any] = {
-        c.field: c.read(rows, path)
-        for c in schema
-        if not c.optional or all(n in table.columns for n in c.names)
-    }
-    values |= {k: v[:, 0] for k, v in values.items() if k in (*SCORES, "ood", "ood_distance")}
+    values: dict[str, Any] = {}  # by field of `Predictions`, whose types differ
+    for group in schema:
+        if not group.optional or all(name in table.columns for name in group.names):
+            numbers = group.read(rows, path)
+            values[group.field] = numbers[:, 0] if group.field in ONE_COLUMN else numbers
+    scores = {name: values.pop(name) for name in SCORES if name in values}
     bags = tuple(row["bag"] for row in rows)
     parts = tuple(_part(row, path) for row in rows)
     labels: tuple[int | None, ...] = (None,) * len(rows)
@@ -369,12 +429,12 @@ def read_predictions(folder: Path | str) -> Predictions:
     if "group" in table.columns:
         stated_groups = {row["bag"]: row["group"] for row in rows}
         group_of = dict(zip(bags, group_keys(bags, stated_groups), strict=True))
-    used = {"task", "classes", "threshold"}
+    keys_of_table = {"task", "classes", "threshold"}
     if not task.has_classes:
-        used.add("outputs")
-    others = {key: value for key, value in entries.items() if key not in used}
+        keys_of_table.add("outputs")
+    origin = {key: value for key, value in entries.items() if key not in keys_of_table}
     return Predictions(
-        folder=folder,
+        path=folder,
         bags=bags,
         parts=parts,
         labels=labels,
@@ -387,10 +447,10 @@ def read_predictions(folder: Path | str) -> Predictions:
             positive=[None if label is None else label > 0 for label in labels],
             p=values["probability"],
         ),
-        metadata=PredictionsMetadata.of(others, where=str(file)),
+        metadata=PredictionsMetadata.of(origin, where=str(file)),
         task=task.name,
         outputs=outputs,
-        scores={k: values.pop(k) for k in SCORES if k in values},
+        scores=scores,
         **values,
     )
 
@@ -406,7 +466,28 @@ def _stored_outputs(task: Task, names: tuple[str, ...], path: Path) -> Outputs:
         ) from None
 
 
+def _required_columns(schema: Sequence[Columns], *, task: Task, is_written: bool) -> list[str]:
+    """Return the columns that a table of predictions must have, besides the names of the bags.
+
+    is_written: whether the package wrote the table.
+    """
+    required: list[str] = []
+    for group in schema:
+        if not group.optional:
+            required += group.names
+    if is_written:
+        required.append("part")
+        if task.has_classes:
+            required += ["label", "prediction"]
+    return required
+
+
 def _part(row: Mapping[str, str], path: Path) -> str:
+    """Return the part of a run's split that a bag belongs to.
+
+    Raises:
+        TableError: there is no such part.
+    """
     part = row.get("part") or "new"
     if part not in PARTS:
         raise TableError(
@@ -416,9 +497,15 @@ def _part(row: Mapping[str, str], path: Path) -> str:
 
 
 def _label(row: Mapping[str, str], path: Path, classes: int) -> int | None:
-    where, text = f"{path}, bag {row['bag']!r}", row.get("label")
+    """Return the class index of a bag; None for a bag without a label.
+
+    Raises:
+        TableError: it is no class index.
+    """
+    text = row.get("label")
     if not text:
         return None
+    where = f"{path}, bag {row['bag']!r}"
     return int(read_number(text, "label", where=where, low=0.0, high=classes - 1.0, whole=True))
 
 
@@ -465,11 +552,11 @@ def call_threshold(
         return None
     if stored is not None:
         return Threshold(value=stored, origin="stored")
-    known = [k for k, part in enumerate(parts) if part == "val" and positive[k] is not None]
-    if not known:
+    rows = [k for k, part in enumerate(parts) if part == "val" and positive[k] is not None]
+    if not rows:
         return Threshold(value=HALF, origin="default")
-    y = np.array([positive[k] for k in known], dtype=bool)
-    return choose_threshold(y, p[known, -1].astype(np.float64))
+    y = np.array([positive[k] for k in rows], dtype=bool)
+    return choose_threshold(y, p[rows, -1].astype(np.float64))
 
 
 def choose_on_validation(
@@ -498,7 +585,7 @@ def choose_on_validation(
     if not rows or chosen.origin == "default":
         reason = chosen.reason if rows else "it has no labelled validation bag"
         raise InputError(
-            f"{table.folder}: the threshold {rule!r} cannot be chosen on its validation bags: "
+            f"{table.title}: the threshold {rule!r} cannot be chosen on its validation bags: "
             f"{reason}. Give the predictions of the run itself (RUN/predictions), or choose it "
             f"with `probsa predict RUN --threshold {rule}`"
         )
@@ -562,7 +649,7 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         (new / INSTANCES).mkdir()
         task: Task | None = None
         rows: dict[str, dict[str, Any]] = {}
-        of_task: dict[str, object] = {}
+        entries: dict[str, object] = {"threshold": threshold, "classes": list(classes)}
         probabilities: list[np.ndarray] = []
         for p in predictions:
             if p.name in rows:
@@ -581,15 +668,14 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
             probabilities.append(as_written(p.probability))
             task = p.of_task
             if not p.of_task.unordered_classes:
-                of_task = {"task": p.task, "outputs": list(p.outputs.names)}
+                entries |= {"task": p.task, "outputs": list(p.outputs.names)}
         if not rows or task is None:
             raise InputError(f"there are no predictions to write to {folder}")
         if task.has_classes:
             _add_calls(rows.values(), task, np.array(probabilities), stored=threshold)
         header = list(dict.fromkeys(column for row in rows.values() for column in row))
         write_csv(new / PREDICTIONS_TABLE, header, list(rows.values()))
-        known = {"threshold": threshold, "classes": list(classes), **of_task}
-        write_json(new / METADATA, {**known, **metadata})
+        write_json(new / METADATA, {**entries, **metadata})
         if more is not None:
             more(new)
 
@@ -616,7 +702,8 @@ def _add_calls(
 
 def _cells(p: Prediction, target: Target | None, classes: Sequence[str]) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
-    width, names = len(p.probability), p.outputs.names
+    width = len(p.probability)
+    names = p.outputs.names
     cells: dict[str, Any] = dict.fromkeys(p.of_task.labels.label_columns(classes))
     if p.of_task.has_classes:
         if width != len(classes) and not (width == 1 and len(classes) == 2):
@@ -627,8 +714,8 @@ def _cells(p: Prediction, target: Target | None, classes: Sequence[str]) -> dict
         names = classes[-width:]
         cells |= {"label": target, "prediction": None}
     elif target is not None:
-        texts = [None if np.isnan(v) else f"{v:.9g}" for v in np.atleast_1d(target)]
-        cells |= zip(tuple(cells), texts, strict=True)
+        for column, value in zip(tuple(cells), np.atleast_1d(target), strict=True):
+            cells[column] = None if np.isnan(value) else f"{value:.9g}"
     for columns in columns_of(p.task, names=names, classes=classes):
         cells |= columns.cells(p)
     if p.slides:
@@ -699,40 +786,37 @@ def read_instances(path: Path) -> Prediction:
     if not path.is_file():
         raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
     with open_hdf5(path, again=AGAIN) as f:
-        stored = {k: dataset_of(f, k, again=AGAIN) for k in PER_INSTANCE}
-        stored, attributes = {k: v for k, v in stored.items() if v is not None}, attributes_of(f)
-        missing = [k for k in OF_EVERY_INSTANCE if k not in stored]
-        missing += [k for k in STATED if k not in attributes]
+        attributes = attributes_of(f)
+        datasets: dict[str, h5py.Dataset] = {}
+        for key in PER_INSTANCE:
+            dataset = dataset_of(f, key, again=AGAIN)
+            if dataset is not None:
+                datasets[key] = dataset
+        missing = [key for key in OF_EVERY_INSTANCE if key not in datasets]
+        missing += [key for key in STATED if key not in attributes]
         if missing:
             raise BagError(
                 f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
                 f"{', '.join(f) or 'nothing'}"
             )
-        # Pictures are named after the bag.
-        for key, known in (STATED | {"name": (path.stem,)}).items():
-            if not isinstance(attributes[key], str) or attributes[key] not in known:
+        # pictures are named after the bag
+        for key, choices in (STATED | {"name": (path.stem,)}).items():
+            if not isinstance(attributes[key], str) or attributes[key] not in choices:
                 raise BagError(
-                    f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(known)}: "
+                    f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(choices)}: "
                     f"{AGAIN}"
                 )
-        attention = stored["attention_mean"].shape
-        for k, v in stored.items():  # the stated sizes are checked before anything is read
-            PER_INSTANCE[k].check(v, what=k, where=path, rows=(*attention, 0)[0], again=AGAIN)
-            if k in LIKE_ATTENTION and v.ndim == 2 and v.shape != attention:
-                raise BagError(
-                    f"{path}: {k} has the shape {v.shape}, expected that of attention_mean, "
-                    f"{attention}: {AGAIN}"
-                )
-        arrays = {k: np.asarray(v[()]) for k, v in stored.items()}
-    for k, v in arrays.items():
-        if not np.isfinite(v).all():
-            raise BagError(f"{path}: {k} has values that are not finite: {AGAIN}")
+        _check_shapes(datasets, path=path)  # before anything is read
+        arrays = {key: np.asarray(dataset[()]) for key, dataset in datasets.items()}
+    for key, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise BagError(f"{path}: {key} has values that are not finite: {AGAIN}")
     if "coords" in arrays:
         as_coordinates(arrays["coords"], source=path)  # refuses numbers that are no pixels
     stride = numeric_attribute(attributes, "pitch")
-    slides = tuple(str(s) for s in np.atleast_1d(attributes.get("slides", [])))
-    used = set(np.unique(arrays["slide"])) if "slide" in arrays else set()
-    if bool(used) != bool(slides) or not used <= set(range(len(slides))):
+    slides = tuple(str(slide) for slide in np.atleast_1d(attributes.get("slides", [])))
+    slide_indices = set(np.unique(arrays["slide"])) if "slide" in arrays else set()
+    if bool(slide_indices) != bool(slides) or not slide_indices <= set(range(len(slides))):
         raise BagError(f"{path}: its instances and the slides {slides} do not fit: {AGAIN}")
     empty = np.empty(0, dtype=np.float32)
     return Prediction(
@@ -743,3 +827,20 @@ def read_instances(path: Path) -> Prediction:
         **{key: str(attributes[key]) for key in STATED},
         **{"coords": None, **arrays},
     )
+
+
+def _check_shapes(datasets: Mapping[str, h5py.Dataset], *, path: Path) -> None:
+    """Refuse arrays of instances whose stated sizes do not fit each other.
+
+    Raises:
+        BagError: names the array.
+    """
+    attention = datasets["attention_mean"].shape
+    instances = attention[0] if attention else 0
+    for key, dataset in datasets.items():
+        PER_INSTANCE[key].check(dataset, what=key, where=path, rows=instances, again=AGAIN)
+        if key in LIKE_ATTENTION and dataset.ndim == 2 and dataset.shape != attention:
+            raise BagError(
+                f"{path}: {key} has the shape {dataset.shape}, expected that of attention_mean, "
+                f"{attention}: {AGAIN}"
+            )

@@ -41,22 +41,24 @@ def fit_temperature(
         y: class index of each bag.
         p: probabilities; one column, p(Y = 1), or one per class.
     """
-    n, limits = len(y), (np.log(LOWEST), np.log(HIGHEST))
+    n = len(y)
     if len(set(y.tolist())) < 2:
         return Temperature(1.0, bags=n, reason=f"{n} validation bags of a single class")
     logits = _logits(p)
 
     def nll(log_temperature: float) -> float:
-        of_class = log_softmax(logits / np.exp(log_temperature), axis=1)
-        return float(-of_class[np.arange(n), y].mean())
+        log_p = log_softmax(logits / np.exp(log_temperature), axis=1)
+        return float(-log_p[np.arange(n), y].mean())
 
-    found = minimize_scalar(nll, bounds=limits, method="bounded", options={"xatol": 1e-7})
+    # over log T, so that T and 1 / T are searched alike
+    limits = (np.log(LOWEST), np.log(HIGHEST))
+    minimum = minimize_scalar(nll, bounds=limits, method="bounded", options={"xatol": 1e-7})
     before = nll(0.0)
-    if min(abs(found.x - limit) for limit in limits) < 1e-3:
+    if min(abs(minimum.x - limit) for limit in limits) < 1e-3:
         reason = f"the likelihood of {n} validation bags has no minimum over temperatures"
         return Temperature(1.0, bags=n, nll_before=before, nll_after=before, reason=reason)
-    best = float(np.exp(found.x))
-    return Temperature(best, bags=n, nll_before=before, nll_after=float(found.fun))
+    best = float(np.exp(minimum.x))
+    return Temperature(best, bags=n, nll_before=before, nll_after=float(minimum.fun))
 
 
 def scale_probabilities(
@@ -81,14 +83,17 @@ def scale_prediction(p: Prediction, *, temperature: float) -> Prediction:
         return p
     old = p.probability.astype(np.float64)
     new = scale_probabilities(old, temperature=temperature)
+    # dq/dp = q (1 - q) / (T p (1 - p)) for logit q = logit p / T
     inner = np.clip(old, SMALLEST, 1 - SMALLEST)
     std = new * (1 - new) / (temperature * inner * (1 - inner)) * p.std
     limited = np.minimum(std, np.sqrt(new * (1 - new)))
+    # the parts shrink as the whole does, so that their squares still add up
     factor = np.divide(limited, p.std, out=np.zeros_like(std), where=p.std > 0)
     values = {"probability": new, "std": limited}
-    for name in ("std_within", "std_between"):
-        if (part := getattr(p, name)) is not None:
-            values[name] = factor * part
+    if p.std_within is not None:
+        values["std_within"] = factor * p.std_within
+    if p.std_between is not None:
+        values["std_between"] = factor * p.std_between
     if p.leave_one_out is not None:
         rows = p.leave_one_out.reshape(len(p.leave_one_out), -1).astype(np.float64)
         without = scale_probabilities(np.clip(old - rows, 0, 1), temperature=temperature)

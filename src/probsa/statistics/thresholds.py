@@ -39,6 +39,11 @@ class Threshold:
         name = (self.rule or "").partition("=")[0]
         return name if name in ("sensitivity", "specificity") else None
 
+    @property
+    def asked_share(self) -> str:
+        """The sensitivity or specificity that the rule asks for, as it was written."""
+        return (self.rule or "").partition("=")[2]
+
 
 def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
     """Return the threshold that a rule chooses on validation bags.

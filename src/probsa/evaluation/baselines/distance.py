@@ -58,7 +58,9 @@ class Gaussian:
         cls, x: Float[np.ndarray, "n d"], *, validation: Float[np.ndarray, "m d"]
     ) -> "Gaussian":
         """Fit the features of training items; `validation` gives the distances to compare with."""
-        mean, deviation = x.mean(0), x.std(0)
+        mean = x.mean(0)
+        deviation = x.std(0)
+        # constant features keep a deviation of 1: rounding errors would be blown up otherwise
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
         deviation = np.where(constant, 1.0, deviation)
         z = (x - mean) / deviation
@@ -117,11 +119,18 @@ class TrainingDistance:
         validated = _features(read, validation, seed=seed)
         if min(len(trained["bags"]), len(validated["bags"])) < FEWEST_BAGS:
             return None
-        about = {f"training_{level}": len(x) for level, x in trained.items()}
-        about |= {f"validation_{level}": len(x) for level, x in validated.items()}
-        about |= {"features": trained["bags"].shape[1], "seed": seed}
-        fits = {level: Gaussian.fit(x, validation=validated[level]) for level, x in trained.items()}
-        return cls(**fits, about=about)
+        return cls(
+            bags=Gaussian.fit(trained["bags"], validation=validated["bags"]),
+            instances=Gaussian.fit(trained["instances"], validation=validated["instances"]),
+            about={
+                "training_bags": len(trained["bags"]),
+                "training_instances": len(trained["instances"]),
+                "validation_bags": len(validated["bags"]),
+                "validation_instances": len(validated["instances"]),
+                "features": trained["bags"].shape[1],
+                "seed": seed,
+            },
+        )
 
     def scores(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
@@ -129,27 +138,28 @@ class TrainingDistance:
         Raises:
             BagError: the bag has another number of features than those of training.
         """
-        x, width = bag.x.numpy(), len(self.bags.scale_mean)
+        x = bag.x.numpy()
+        width = len(self.bags.scale_mean)
         if x.shape[1] != width:
             raise BagError(
                 f"bag {bag.name!r} has {x.shape[1]} features per instance, those of training "
                 f"{width}: extract them with the encoder that the run was trained on"
             )
-        of_bag, of_instances = self.bags.distance(_mean(x)), self.instances.distance(x)
+        bag_distance = self.bags.distance(_mean(x))
+        instance_distances = self.instances.distance(x)
         return {
-            "bag_ood": float(self.bags.percentile(of_bag)[0]),
-            "bag_ood_distance": float(of_bag[0]),
-            "ood": self.instances.percentile(of_instances).astype(np.float32),
-            "ood_distance": of_instances.astype(np.float32),
+            "bag_ood": float(self.bags.percentile(bag_distance)[0]),
+            "bag_ood_distance": float(bag_distance[0]),
+            "ood": self.instances.percentile(instance_distances).astype(np.float32),
+            "ood_distance": instance_distances.astype(np.float32),
         }
 
     def write(self, path: Path) -> None:
         """Write the arrays as .npz, and what they were fitted on as .json beside it."""
-        arrays = {
-            f"{level}_{name}": array.astype(np.float32)
-            for level in LEVELS
-            for name, array in asdict(getattr(self, level)).items()
-        }
+        arrays: dict[str, Any] = {}
+        for level, gaussian in (("bags", self.bags), ("instances", self.instances)):
+            for name, array in asdict(gaussian).items():
+                arrays[f"{level}_{name}"] = array.astype(np.float32)
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)
         write_json(path.with_suffix(".json"), self.about)
@@ -167,18 +177,21 @@ class TrainingDistance:
         except BagError as error:
             raise InputError(f"{what} ({error}): {ADVICE}") from error
         width = arrays["bags_scale_mean"].size if "bags_scale_mean" in arrays else 0
-        names = {f.name: (width,) for f in fields(Gaussian)}
-        names |= {"whitening": (width, width), "reference": (None,)}
-        shapes = {f"{level}_{name}": s for level in LEVELS for name, s in names.items()}
-        if (problem := problem_of(arrays, shapes)) is not None:
+        shape_of: dict[str, tuple[int | None, ...]] = {f.name: (width,) for f in fields(Gaussian)}
+        shape_of |= {"whitening": (width, width), "reference": (None,)}
+        shapes: dict[str, tuple[int | None, ...]] = {}
+        for level in LEVELS:
+            shapes |= {f"{level}_{name}": shape for name, shape in shape_of.items()}
+        problem = problem_of(arrays, shapes)
+        if problem is not None:
             raise InputError(f"{what}: {problem}: {ADVICE}")
-        levels = {
-            level: Gaussian(**{k: arrays[f"{level}_{k}"].astype(np.float64) for k in names})
-            for level in LEVELS
-        }
+        gaussians: dict[str, Gaussian] = {}
+        for level in LEVELS:
+            fitted = {name: arrays[f"{level}_{name}"].astype(np.float64) for name in shape_of}
+            gaussians[level] = Gaussian(**fitted)
         beside = path.with_suffix(".json")
         about = read_json(beside, advice=ADVICE) if beside.is_file() else {}
-        return cls(**levels, about=about)
+        return cls(bags=gaussians["bags"], instances=gaussians["instances"], about=about)
 
 
 def fit_run_distance(
@@ -205,19 +218,24 @@ def _features(
     read: Callable[[str], Bag], names: Sequence[str], *, seed: int
 ) -> dict[str, Float[np.ndarray, "items d"]]:
     """Return by level the mean features of each bag, and a sample of the instances of all."""
-    share = max(1, MOST_INSTANCES // max(len(names), 1))
-    means, samples = [np.zeros((0, 0))], [np.zeros((0, 0))]
+    most_of_bag = max(1, MOST_INSTANCES // max(len(names), 1))
+    means: list[np.ndarray] = []
+    samples: list[np.ndarray] = []
     for name in names:
         try:
             bag = read(name)
         except BagError:  # the prediction of the bag reports the problem
             continue
-        x, generator = bag.x.numpy(), random_stream(seed, "training distance", bag.name)
-        chosen = torch.randperm(len(x), generator=generator)[:share].numpy()
+        x = bag.x.numpy()
+        generator = random_stream(seed, "training distance", bag.name)
+        chosen = torch.randperm(len(x), generator=generator)[:most_of_bag].numpy()
         means.append(_mean(x))
         samples.append(x[np.sort(chosen)].astype(np.float64))
-    levels = {"bags": means, "instances": samples}
-    return {level: np.concatenate(found[1:] or found) for level, found in levels.items()}
+    nothing = [np.zeros((0, 0))]
+    return {
+        "bags": np.concatenate(means or nothing),
+        "instances": np.concatenate(samples or nothing),
+    }
 
 
 def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:
@@ -233,6 +251,7 @@ def whitening(x: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "d d"], fl
     """
     covariance, shrinkage = ledoit_wolf(x)
     values, vectors = np.linalg.eigh(covariance)
+    # directions without variance must not divide by zero
     floor = max(float(values.max()), 1e-12) * FLOOR
     return vectors / np.sqrt(np.maximum(values, floor)), float(shrinkage)
 
@@ -247,14 +266,20 @@ def problem_of(
     for name, shape in shapes.items():
         if name not in arrays:
             return f"it has no array {name!r}"
-        found = arrays[name]
-        fits = len(found.shape) == len(shape) and all(
-            n > 0 and n == (size or n) for n, size in zip(found.shape, shape, strict=True)
-        )
-        if not fits or found.dtype.kind != "f" or not np.isfinite(found).all():
+        array = arrays[name]
+        fits = _has_shape(array, shape)
+        if not fits or array.dtype.kind != "f" or not np.isfinite(array).all():
             expected = ", ".join("any" if size is None else str(size) for size in shape)
             return (
-                f"{name} is {found.dtype} of shape {found.shape}, expected finite numbers of shape "
+                f"{name} is {array.dtype} of shape {array.shape}, expected finite numbers of shape "
                 f"({expected})"
             )
     return None
+
+
+def _has_shape(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
+    """Return whether an array has a shape, in which None is any size, and is not empty."""
+    if array.ndim != len(shape):
+        return False
+    sizes = zip(array.shape, shape, strict=True)
+    return all(n > 0 and expected in (n, None, 0) for n, expected in sizes)

@@ -93,18 +93,28 @@ class NullMaps:
                 f"maps were fitted on {width}: extract them with the same encoder"
             )
         x = (bag.features.astype(np.float64) - self.arrays["mean"]) / self.arrays["deviation"]
-        place = None if bag.coords is None else position_basis(bag.coords)
-        grey = None if bag.intensity is None else bag.intensity.astype(np.float64)
-        name, sign = ("brightness", 1) if bag.inferred_kind == "ct" else ("darkness", -1)
-        return {
+        position: np.ndarray | str = NO_COORDINATES
+        if bag.coords is not None:
+            position = self._linear("position", position_basis(bag.coords))
+        brightness: np.ndarray | str = NO_INTENSITY
+        darkness: np.ndarray | str = NO_INTENSITY
+        if bag.intensity is not None:
+            brightness = bag.intensity.astype(np.float64)
+            darkness = -brightness
+        scores: Scores = {
             "centre": centre(bag.coords),
-            "position": NO_COORDINATES if place is None else self._linear("position", place),
+            "position": position,
             "norm": np.linalg.norm(x, axis=1),
             "mahalanobis": np.linalg.norm(x @ self.arrays["whitening"], axis=1),
             "mean_features": self._linear("mean_features", x),
             "single_instance": self._linear("single_instance", x),
-            name: NO_INTENSITY if grey is None else sign * grey,
         }
+        # tissue is dark on a slide, and bright in a scan
+        if bag.inferred_kind == "ct":
+            scores["brightness"] = brightness
+        else:
+            scores["darkness"] = darkness
+        return scores
 
     def _linear(self, name: str, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"] | str:
         if name in self.missing:
@@ -117,8 +127,10 @@ class NullMaps:
     def save(self, path: Path) -> None:
         """Write the maps to a safetensors file, atomically."""
         header = {"format": FORMAT, "missing": dict(self.missing), "about": dict(self.about)}
+        arrays = {
+            name: np.ascontiguousarray(array, np.float64) for name, array in self.arrays.items()
+        }
         with replacing(path) as temporary:
-            arrays = {k: np.ascontiguousarray(v, np.float64) for k, v in self.arrays.items()}
             save_file(arrays, temporary, metadata={"probsa_null_maps": json.dumps(header)})
 
     @classmethod
@@ -139,12 +151,19 @@ class NullMaps:
             raise CheckpointError(f"{path} does not hold null maps of format {FORMAT}: {ADVICE}")
         stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
         width = arrays["mean"].size if "mean" in arrays else 0
-        shapes = {"mean": (width,), "deviation": (width,), "whitening": (width, width)}
-        for name in [name for name in FITTED if name not in stored.missing]:
+        shapes: dict[str, tuple[int | None, ...]] = {
+            "mean": (width,),
+            "deviation": (width,),
+            "whitening": (width, width),
+        }
+        for name in FITTED:
+            if name in stored.missing:
+                continue
             # the number of splines depends on the number of axes
             shapes[f"{name}.weight"] = (None,) if name == "position" else (width,)
             shapes[f"{name}.bias"] = (1,)
-        if (problem := problem_of(arrays, shapes)) is not None:
+        problem = problem_of(arrays, shapes)
+        if problem is not None:
             raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
         return cls(arrays=arrays, missing=stored.missing, about=stored.about)
 
@@ -171,9 +190,12 @@ def position_basis(coords: Shaped[np.ndarray, "n axes"]) -> Float[np.ndarray, "n
     With two axes, the columns are the products of the splines of both.
     """
     place = coords.astype(np.float64)
-    low, high = place.min(0), place.max(0)
+    low = place.min(0)
+    high = place.max(0)
+    # on an axis without extent, all instances are in the middle
     extent = np.where(high > low, high - low, 1.0)
     unit = np.where(high > low, (place - low) / extent, 0.5)
+    # fitted to the ends of [0, 1], so that the knots are the same for every bag
     splines = SplineTransformer(n_knots=KNOTS, degree=3).fit(np.array([[0.0], [1.0]]))
     columns = splines.transform(unit[:, :1])
     for axis in range(1, unit.shape[1]):
@@ -209,13 +231,13 @@ def fit_null_maps(
     per_bag = sample_size(len(train))
     trained = _gathered(map(read, train), labels, per_bag=per_bag)
     validated = _gathered(map(read, validation), labels, per_bag=0)
-    known = trained["features"]
-    whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
-    arrays = {"mean": known.mean, "deviation": known.deviation, "whitening": whitener}
+    features = trained["features"]
+    whitener, shrinkage = whitening((features.rows - features.mean) / features.deviation)
+    arrays = {"mean": features.mean, "deviation": features.deviation, "whitening": whitener}
     about: dict[str, Any] = {
         "training_bags": len(train),
         "validation_bags": len(validation),
-        "instances": len(known.rows),
+        "instances": len(features.rows),
         "instances_per_bag": per_bag,
         "shrinkage": shrinkage,
         "seed": SEED,
@@ -223,22 +245,24 @@ def fit_null_maps(
     missing: dict[str, str] = {}
     for name in FITTED:
         columns = "position" if name == "position" else "features"
-        part, other = trained.get(columns), validated.get(columns)
-        if part is None:
+        training = trained.get(columns)
+        if training is None:
             missing[name] = f"{NO_COORDINATES} in the training bags"
             continue
-        if len(set(part.y.tolist())) == 1:
-            label = "positive" if part.y.all() else "negative"
+        if len(set(training.y.tolist())) == 1:
+            label = "positive" if training.y.all() else "negative"
             missing[name] = (
-                f"cannot be fitted: all {len(part.y)} training bags are {label}, and a regression "
-                "needs both labels"
+                f"cannot be fitted: all {len(training.y)} training bags are {label}, and a "
+                "regression needs both labels"
             )
             continue
-        fit = fit_logistic(part, other, on="means" if name == "mean_features" else "instances")
-        weight, bias = fit.weight[0], fit.bias
-        if name == "position":  # its columns are not standardised
-            weight = weight / part.deviation
-            bias = bias - part.mean @ weight
+        level = "means" if name == "mean_features" else "instances"
+        fit = fit_logistic(training, validated.get(columns), on=level)
+        weight = fit.weight[0]
+        bias = fit.bias
+        if name == "position":  # the fit standardises its columns, and `scores` does not
+            weight = weight / training.deviation
+            bias = bias - training.mean @ weight
         arrays |= {f"{name}.weight": weight, f"{name}.bias": bias}
         about[f"{name}_C"] = fit.c
     return NullMaps(arrays=arrays, missing=missing, about=about)
@@ -248,15 +272,18 @@ def _gathered(
     bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int
 ) -> dict[str, BagFeatures]:
     """Return the `features` of the bags, and of bags with coordinates the bases of `position`."""
-    sums = {k: FeatureSums(per_bag=per_bag, seed=SEED) for k in ("features", "position")}
-    axes = 0
+    sums = {name: FeatureSums(per_bag=per_bag, seed=SEED) for name in ("features", "position")}
+    axes = None  # of the first bag with coordinates; bases of others do not fit together
     for bag in bags:
         positive = int(labels[bag.name] > 0)
         sums["features"].add(bag.name, bag.features, y=positive)
-        if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
+        if bag.coords is None:
+            continue
+        if axes is None:
             axes = bag.coords.shape[1]
+        if bag.coords.shape[1] == axes:
             sums["position"].add(bag.name, position_basis(bag.coords), y=positive)
-    return {k: found.result() for k, found in sums.items() if found}
+    return {name: sum_of_bags.result() for name, sum_of_bags in sums.items() if sum_of_bags}
 
 
 def null_maps_file(run: Path) -> Path:
@@ -284,7 +311,8 @@ def write_null_scores(
     Returns:
         Whether there are any such bags; nothing is written otherwise.
     """
-    folder, scored = (out or predictions) / NULL_SCORES, False
+    folder = (out or predictions) / NULL_SCORES
+    scored = False
     for name in labelled_bags(predictions) if names is None else names:
         with replacing_hdf5(named_file(folder, name, ".h5")) as f:
             for null_map, score in maps.scores(read(name)).items():
@@ -307,7 +335,7 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
     path = named_file(parent / NULL_SCORES, name, ".h5")
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
-    found: Scores = {}
+    scores: Scores = {}
     with open_hdf5(path, again=AGAIN) as f:
         for null_map in NULL_MAPS:
             reason = f.attrs.get(null_map)
@@ -317,17 +345,17 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
                     f"{AGAIN}"
                 )
             if reason is not None:
-                found[null_map] = reason
-            scores = dataset_of(f, null_map, again=AGAIN)
-            if scores is None:
+                scores[null_map] = reason
+            dataset = dataset_of(f, null_map, again=AGAIN)
+            if dataset is None:
                 continue
             # the stated size is compared before anything is read
-            ONE_NUMBER.check(scores, what=null_map, where=path, rows=instances, again=AGAIN)
-            values = np.asarray(scores[...], np.float64)
+            ONE_NUMBER.check(dataset, what=null_map, where=path, rows=instances, again=AGAIN)
+            values = np.asarray(dataset[...], np.float64)
             if not np.isfinite(values).all():
                 raise BagError(f"{path}: {null_map} has values that are not finite: {AGAIN}")
-            found[null_map] = values
-    return found
+            scores[null_map] = values
+    return scores
 
 
 def about_null_maps(parent: Path) -> dict[str, Any] | None:

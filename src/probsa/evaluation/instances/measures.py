@@ -63,7 +63,9 @@ NEED_VARIANCE = ("variance", "flip", "flip_within", "flip_between")
 """The detectors that a posterior without a variance does not have."""
 DETECTORS = (*NEED_VARIANCE, "doubt", "margin", "entropy")
 """Scores that are high where a call may be wrong; `margin` and `entropy` are the null rivals."""
-WRONG_CALLS = ("error_rate", *(f"error_auroc_{d}" for d in DETECTORS))
+DETECTOR_AREAS = tuple(f"error_auroc_{name}" for name in DETECTORS)
+"""The keys of the metrics that say how well a detector finds wrong calls."""
+WRONG_CALLS = ("error_rate", *DETECTOR_AREAS)
 GAINS = ("error_auroc_gain", "error_auroc_doubt_gain")
 AGAINST_MARGIN = {"doubt": "P(wrong)", "flip": "The probability that the call flips"}
 """The detectors that are compared with the margin alone, in sentences."""

@@ -66,28 +66,19 @@ def instance_metrics(
         InputError: the replicates have different bags or score kinds, or the validation bags do
             not fit the replicates.
     """
-    first, groups = tables[0], groups or {}
+    first = tables[0]
     if validation is not None and len(validation) != len(tables):
         raise InputError(
             f"{len(tables)} replicates, but validation predictions of {len(validation)}: give "
             "one table per replicate, in the same order"
         )
-    for r, table in enumerate(tables):
-        if table.names != first.names or not np.array_equal(table.bag, first.bag):
-            different = sorted(set(table.names) ^ set(first.names)) or ["other instances"]
-            raise InputError(
-                f"replicates 0 and {r} have different bags ({different[0]!r}): predict the same "
-                "test bags with each"
-            )
-        if table.kind != first.kind:
-            raise InputError(
-                f"replicates 0 and {r} have scores of different kinds ({first.kind}, {table.kind})"
-            )
-    names = (*RANKS, *WITHIN_BAGS)
+    _check_replicates(tables)
     if not first.names:
-        names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
+        names = (*RANKS, *WITHIN_BAGS)
+        if null_map is None:
+            names += (*CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
         return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
-    patients = group_keys(first.names, groups)
+    patients = group_keys(first.names, groups or {})
     draws = Draws.patients(first.positive, groups=patients, resamples=bootstrap, seed=seed)
     runs = _runs(first, folds)
     by_replicate = []
@@ -100,37 +91,63 @@ def instance_metrics(
         by_replicate.append(metrics)
     resamples = len(draws.counts) - 1
     weights = replicate_weights(len(tables), resamples=resamples, seed=seed, blocks=blocks)
-    found = dict(by_replicate[0])
+    means = dict(by_replicate[0])
     if len(by_replicate) > 1:
-        for name in found:
-            of_replicates = [metrics[name] for metrics in by_replicate]
-            found[name] = mean_over_replicates(of_replicates, weights=weights)
-    return found if null_map is not None else found | gains(found)
+        for name in means:
+            replicates = [metrics[name] for metrics in by_replicate]
+            means[name] = mean_over_replicates(replicates, weights=weights)
+    return means if null_map is not None else means | gains(means)
+
+
+def _check_replicates(tables: Sequence[InstanceTable]) -> None:
+    """Refuse replicates of other bags, or with scores of other kinds, than the first."""
+    first = tables[0]
+    for r, table in enumerate(tables):
+        if table.names != first.names or not np.array_equal(table.bag, first.bag):
+            different = sorted(set(table.names) ^ set(first.names)) or ["other instances"]
+            raise InputError(
+                f"replicates 0 and {r} have different bags ({different[0]!r}): predict the same "
+                "test bags with each"
+            )
+        if table.kind != first.kind:
+            raise InputError(
+                f"replicates 0 and {r} have scores of different kinds ({first.kind}, {table.kind})"
+            )
 
 
 def _runs(
     table: InstanceTable, folds: Mapping[str, Hashable] | None
 ) -> dict[Hashable, Bool[np.ndarray, " bags"]]:
     """Return which bags each run predicted, by fold; None stands for the only run."""
-    missing = [] if folds is None else [name for name in table.names if name not in folds]
-    if missing:
-        raise InputError(
-            f"bag {missing[0]!r} has no fold: give the fold of every test bag, or no folds"
-        )
-    of_bag = [None if folds is None else folds[name] for name in table.names]
-    return {fold: np.array([f == fold for f in of_bag]) for fold in dict.fromkeys(of_bag)}
+    if folds is None:
+        return {None: np.ones(len(table.names), dtype=bool)}
+    fold_of_bag: list[Hashable] = []
+    for name in table.names:
+        if name not in folds:
+            raise InputError(
+                f"bag {name!r} has no fold: give the fold of every test bag, or no folds"
+            )
+        fold_of_bag.append(folds[name])
+    runs = {}
+    for fold in dict.fromkeys(fold_of_bag):
+        runs[fold] = np.array([other == fold for other in fold_of_bag])
+    return runs
 
 
 def _mean_over_folds(folds: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
     """Return the mean of each metric over the folds in which it is defined."""
     if len(folds) == 1:
         return dict(folds[0])
-    known = [m.rows for metrics in folds for m in metrics.values() if m.rows is not None]
-    equal = np.ones((len(known[0]) if known else 1, len(folds)))
+    rows = 1
+    for metrics in folds:
+        for m in metrics.values():
+            if m.rows is not None:
+                rows = len(m.rows)
+    equal_weights = np.ones((rows, len(folds)))
     means = {}
     for name in folds[0]:
-        of_folds = [metrics[name] for metrics in folds]
-        means[name] = mean_over_replicates(of_folds, weights=equal, same_patients=False)
+        values = [metrics[name] for metrics in folds]
+        means[name] = mean_over_replicates(values, weights=equal_weights, same_patients=False)
     return means
 
 
@@ -138,10 +155,11 @@ def _ranked(
     table: InstanceTable, null_map: str | None, bags: Bool[np.ndarray, " bags"], draws: Draws
 ) -> dict[str, Metric]:
     """Return the metrics that rank instances across the bags of a run."""
-    column, inside = null_map or "score", table.of_bags(bags & table.positive)
+    column = null_map or "score"
+    inside = table.of_bags(bags & table.positive)
     metrics = pooled(table.of_bags(bags), column, draws=draws)
-    of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
-    metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
+    for name, m in pooled(inside, column, draws=draws, what=POSITIVE_BAGS).items():
+        metrics[f"{name}_positive_bags"] = m
     return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
 
 
@@ -157,22 +175,23 @@ def _at_thresholds(
     called = np.zeros(len(inside.y), dtype=bool)
     metrics: dict[str, Metric] = {}
     for fold, bags in runs.items():
-        own = validation.get(fold) if isinstance(validation, Mapping) else validation
-        why = no_threshold_reason(own)
-        if why is not None or own is None:
-            reason = f"{why}" if fold is None else f"fold {fold}: {why}"
-            metrics = dict.fromkeys(CALLS, Metric.undefined(reason))
+        chosen_on = validation.get(fold) if isinstance(validation, Mapping) else validation
+        reason = no_threshold_reason(chosen_on)
+        if reason is not None or chosen_on is None:
+            where = "" if fold is None else f"fold {fold}: "
+            metrics = dict.fromkeys(CALLS, Metric.undefined(f"{where}{reason}"))
             break
-        if own.kind != table.kind:
+        if chosen_on.kind != table.kind:
             raise InputError(
-                f"test scores are of kind {table.kind!r}, validation's {own.kind!r}: predict both "
-                "with one model"
+                f"test scores are of kind {table.kind!r}, validation's {chosen_on.kind!r}: predict "
+                "both with one model"
             )
         rows = bags[inside.bag]
-        called[rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
+        threshold = dice_threshold(chosen_on.y, chosen_on.decision)
+        called[rows] = inside.decision[rows] >= threshold
     if not metrics:
         metrics = dice(inside, called, draws=draws)
-    of_map = metrics["dice"]
+    dice_of_map = metrics["dice"]
     if table.kind == "evidence":
-        of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]
-    return metrics | {DICE_OF_MAP: of_map}
+        dice_of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]
+    return metrics | {DICE_OF_MAP: dice_of_map}

@@ -28,6 +28,7 @@ from ..scores import (
 )
 
 NO_INSTANCE_LABELS = "no bag has instance labels"
+IN_MEMORY = "predictions in memory have no outputs of instances"
 NO_CALLS = "relevance has no threshold for calls"
 """The reason why scores of the kind `relevance` have no wrong calls."""
 NO_DISTANCE = "the predictions have no distances from training"

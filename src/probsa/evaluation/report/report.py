@@ -21,14 +21,22 @@ from ...errors import InputError
 from ...statistics import Metric, Threshold
 from ...tasks import Task, class_name
 from ..claims import Claim
-from ..context import INSTANCE_RESAMPLES, Context, labelled_rows, read_truth, threshold_of
+from ..context import (
+    INSTANCE_RESAMPLES,
+    Context,
+    default_part,
+    labelled_rows,
+    read_truth,
+    threshold_of,
+)
 from ..faithfulness import faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
+from ..instances.measures import DETECTOR_AREAS
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
 from ..metadata import PredictionsMetadata, Reservation, ReservationKind
 from ..section import Section, metric_grid, plain, print_parts
-from ..storage import listed, read_predictions
+from ..storage import Predictions, listed, read_predictions
 from ..words import (
     DETECTORS_IN_WORDS,
     INSTANCE_TITLES,
@@ -44,15 +52,15 @@ from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
-DETECTOR = "error_auroc_"
-"""The beginning of the keys of metrics that say how well a detector finds wrong calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """The metrics of one part of a predictions folder, with counts, threshold and warnings."""
 
-    folder: Path
+    folder: Path | None
+    """The predictions folder; None for predictions in memory, whose report has no sections on
+    instances, null maps and faithfulness."""
     part: str
     """test (which includes new bags), val, train or all."""
     parts: Mapping[str, int]
@@ -89,26 +97,31 @@ class Report:
     @property
     def unmet(self) -> tuple[str, ...]:
         """Why requested guarantees are missing from the report."""
-        unmet = (section.values.get("unmet", {}) for section in self.sections)
-        return tuple(reason for of_section in unmet for reason in of_section.values())
+        reasons: list[str] = []
+        for section in self.sections:
+            reasons += section.values.get("unmet", {}).values()
+        return tuple(reasons)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
-        about = own.pop("metadata")
-        del own["sections"], own["text"]
-        return {**own, "about": about, **{section.key: plain(section) for section in self.sections}}
+        values = {
+            f.name: plain(getattr(self, f.name))
+            for f in fields(self)
+            if f.name not in ("metadata", "sections", "text")
+        }
+        values["about"] = plain(self.metadata)
+        for section in self.sections:
+            values[section.key] = plain(section)
+        return values
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per metric: what it is of, its name, value and interval, or the reason."""
         groups = {"bags": self.metrics, "instances": self.instances or {}}
         for section in self.sections:
             groups |= section.metrics
-        rows = [
-            {"of": of, "metric": name, **m.to_dict()}
-            for of, metrics in groups.items()
-            for name, m in metrics.items()
-        ]
+        rows = []
+        for group, metrics in groups.items():
+            rows += [{"of": group, "metric": name, **m.to_dict()} for name, m in metrics.items()]
         names = pd.Index(["of", "metric", "value", "low", "high", "reason"])
         numbers = dict.fromkeys(("value", "low", "high"), np.float64)
         return pd.DataFrame(rows, columns=names).astype(numbers)
@@ -138,21 +151,32 @@ class Report:
 
     def render(self, console: Console, *, full: bool = False) -> None:
         """Print the summary, what was asked for, warnings and what to do next; or everything."""
-        if not full:
-            print_parts(console, self.summary)
+        warnings = [f"warning: {warning}" for warning in self.warnings]
+        if full:
+            print_parts(console, (*self._heading(), *self.text))
             for section in self.sections:
-                if section.on_request:
-                    section.render(console)
+                section.render(console)
+            print_parts(console, (*self._unmatched(), *warnings))
+            return
+        print_parts(console, self.summary)
+        for section in self.sections:
+            if section.on_request:
+                section.render(console)
+        print_parts(console, warnings)
+        if self.folder is not None:
             following = (
                 f"next: probsa view {self.folder} (the maps as a page), probsa evaluate "
                 f"{self.folder} --full (the whole report)"
             )
-            print_parts(console, (*(f"warning: {w}" for w in self.warnings), following))
-            return
+            print_parts(console, (following,))
+
+    def _heading(self) -> list[str]:
+        """Return the lines before the tables of a whole report."""
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
-        of_class = "{} of class {}" if self.classes else "{} {}"
-        classes = ", ".join(of_class.format(n, c) for c, n in self.per_class.items())
-        lines = [f"{self.folder}: {counted(self.bags, 'bag')} ({parts}; {classes})"]
+        template = "{} of class {}" if self.classes else "{} {}"
+        classes = ", ".join(template.format(n, name) for name, n in self.per_class.items())
+        title = "predictions in memory" if self.folder is None else self.folder
+        lines = [f"{title}: {counted(self.bags, 'bag')} ({parts}; {classes})"]
         if self.threshold_source:
             lines.append(f"threshold: {self.threshold_source}")
         metadata = self.metadata
@@ -170,19 +194,20 @@ class Report:
                     f"and {1 - others:.0%} from the instance itself"
                 )
             lines.append(line)
-        print_parts(console, (*lines, *self.text))
-        for section in self.sections:
-            section.render(console)
-        unmatched = {
-            "predicted without a label": self.without_label,
-            "labels without a prediction": self.without_prediction,
-        }
-        lines = [f"{what}: {listed(names)}" for what, names in unmatched.items() if names]
-        print_parts(console, (*lines, *(f"warning: {warning}" for warning in self.warnings)))
+        return lines
+
+    def _unmatched(self) -> list[str]:
+        """Return the lines on bags that have only a label or only a prediction."""
+        lines = []
+        if self.without_label:
+            lines.append(f"predicted without a label: {listed(self.without_label)}")
+        if self.without_prediction:
+            lines.append(f"labels without a prediction: {listed(self.without_prediction)}")
+        return lines
 
 
 def evaluate(
-    folder: Path | str,
+    folder: Path | str | Predictions,
     *,
     labels: Path | str | None = None,
     classes: Sequence[str] | None = None,
@@ -195,7 +220,7 @@ def evaluate(
     """Evaluate a predictions folder.
 
     Args:
-        folder: predictions folder that `probsa predict` or a training run wrote.
+        folder: predictions folder that `probsa predict` or a training run wrote; or predictions.
         labels: table with the columns of the target, and perhaps `group`; None for the targets
             stored with the predictions. The intervals resample its groups (patients).
         classes: class names in the order of their index, if the labels of the table are names.
@@ -214,22 +239,22 @@ def evaluate(
             has the reasons for the others.
         TableError: one of the tables cannot be used.
     """
-    predictions = read_predictions(folder)
+    predictions = folder if isinstance(folder, Predictions) else read_predictions(folder)
     task = predictions.of_task
     truth = read_truth(predictions, optional_path(labels), classes=classes)
     labelled = labelled_rows(predictions, truth)
     if not labelled["all"]:
         raise InputError(
-            f"none of the {len(predictions.bags)} bags predicted in {folder} has a "
+            f"none of the {len(predictions.bags)} bags predicted in {predictions.title} has a "
             f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
         )
     if part == "auto":
-        part = "test" if labelled["test"] else "val" if labelled["val"] else "all"
+        part = default_part(labelled)
     rows = labelled[part]
     if not rows:
-        found = Counter(predictions.parts[i] for i in labelled["all"])
-        having = ", ".join(f"{n} {name}" for name, n in found.items())
-        raise InputError(f"{folder} has no labelled {part} bags; it has {having}")
+        labelled_parts = Counter(predictions.parts[i] for i in labelled["all"])
+        having = ", ".join(f"{n} {name}" for name, n in labelled_parts.items())
+        raise InputError(f"{predictions.title} has no labelled {part} bags; it has {having}")
     limit = threshold_of(predictions, truth, rule=threshold)
     context = Context(
         predictions=predictions,
@@ -250,24 +275,26 @@ def evaluate(
     sections = [of_target, patients_section(context)]
     instances = None
     if table is not None:
-        validation, nulls = validation_table(context), pooled_nulls(context, table)
+        validation = validation_table(context)
+        nulls = pooled_nulls(context, table)
         instances = _instances(context, table, validation)
         text += _instance_text(context, table, instances, nulls)
         sections.append(within_section(context, table, validation, nulls))
     if task.has_classes:
         doubt = doubt_section(context, table)
         areas = doubt.parts["bags"].values["error_auroc"]
-        metrics |= {DETECTOR + name: areas[name] for name in ("spread", "margin")}
+        metrics |= {f"error_auroc_{name}": areas[name] for name in ("spread", "margin")}
         sections += [doubt, calibration_section(context, table)]
     sections.append(faithfulness_section(context))
     summary = summarise(context, metrics, tuple(sections), threshold_source=source)
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
-    counts, known = Counter(predictions.parts[i] for i in rows), set(predictions.bags)
+    counts = Counter(predictions.parts[i] for i in rows)
+    predicted_bags = set(predictions.bags)
     present = tuple(section for section in sections if section is not None)
-    raised = [warning for section in present for warning in section.warnings]
+    section_warnings = [warning for section in present for warning in section.warnings]
     return Report(
-        folder=predictions.folder,
+        folder=predictions.path,
         part=part,
         parts=counts,
         bags=len(rows),
@@ -278,9 +305,9 @@ def evaluate(
         metrics=metrics,
         instances=instances,
         instance_bags=0 if table is None else len(table.names),
-        without_label=tuple(b for b in predictions.bags if b not in truth.targets),
-        without_prediction=tuple(b for b in truth.targets if b not in known),
-        warnings=(*truth.warnings, *_warnings(counts, limit, context), *raised),
+        without_label=tuple(bag for bag in predictions.bags if bag not in truth.targets),
+        without_prediction=tuple(bag for bag in truth.targets if bag not in predicted_bags),
+        warnings=(*truth.warnings, *_warnings(counts, limit, context), *section_warnings),
         metadata=predictions.metadata,
         sections=present,
         text=tuple(text),
@@ -301,30 +328,29 @@ def doubt_reservation(section: Section) -> str:
     gain: Metric = values["doubt_gain"]
     if gain.value is None or is_above(gain, 0.0):
         return ""
+    finds = "is not shown to find wrong calls better than"
     if values["claim"] is Claim.DOUBT_IS_WORSE:
-        shown = "finds wrong calls worse than"
-    else:
-        shown = "is not shown to find wrong calls better than"
-    span = f"{shortened(gain.text(sign=True))}"
-    why = "" if gain.no_interval is None else f", {no_interval_text(gain.no_interval)}"
+        finds = "finds wrong calls worse than"
+    difference = shortened(gain.text(sign=True))
+    if gain.no_interval is not None:
+        difference += f", {no_interval_text(gain.no_interval)}"
     return (
-        f"Of {values['of']}, {DETECTORS_IN_WORDS[values['judged']]} {shown} the distance from the "
-        f"threshold: difference in AUROC {span}{why}."
+        f"Of {values['of']}, {DETECTORS_IN_WORDS[values['judged']]} {finds} the distance from the "
+        f"threshold: difference in AUROC {difference}."
     )
 
 
 def _share_of_class(context: Context, asked: str) -> Metric:
     """Return the sensitivity or specificity of the evaluated bags at the threshold."""
     positive = context.y > 0
-    called = context.called > 0
-    of_class = positive if asked == "sensitivity" else ~positive
-    right = called == positive
-    k = 1 if asked == "sensitivity" else 0
-    name = f"of class {class_name(context.predictions.class_names, k)}"
+    right = (context.called > 0) == positive
+    class_index = 1 if asked == "sensitivity" else 0
+    in_class = positive if asked == "sensitivity" else ~positive
+    part = f"of class {class_name(context.predictions.class_names, class_index)}"
     return Metric.of(
-        context.draws.ratio(of_class & right, of_class),
-        support=context.draws.support({name: of_class}),
-        reason=f"no bag {name} among {len(positive)}: {asked} is undefined",
+        context.draws.ratio(in_class & right, in_class),
+        support=context.draws.support({part: in_class}),
+        reason=f"no bag {part} among {len(positive)}: {asked} is undefined",
     )
 
 
@@ -339,17 +365,17 @@ def _threshold_in_words(
     same = ", which are the evaluated bags" if part == "val" else ""
     asked = threshold.asked
     if asked is not None:
-        share = str(threshold.rule).partition("=")[2]
-        there = metrics[asked]
-        found = f"undefined ({there.reason})" if there.value is None else str(there)
+        m = metrics[asked]
+        evaluated = f"undefined ({m.reason})" if m.value is None else str(m)
         reached = f"{threshold.reached:.3f}"
         if threshold.of_class is not None and threshold.reached is not None:
             right = round(threshold.reached * threshold.of_class)
             kind = "positive" if asked == "sensitivity" else "negative"
             reached = f"{reached} ({right} of {threshold.of_class} {kind} ones)"
         return (
-            f"{value}, chosen for a {asked} of at least {share} on {threshold.bags} validation "
-            f"bags{same}: {reached} there, {found} on the evaluated bags"
+            f"{value}, chosen for a {asked} of at least {threshold.asked_share} on "
+            f"{threshold.bags} validation bags{same}: {reached} there, {evaluated} on the "
+            "evaluated bags"
         )
     if threshold.origin == "stored":
         return f"{value}, stored with the predictions (chosen on validation bags)"
@@ -364,13 +390,18 @@ def _warnings(
     counts: Mapping[str, int], threshold: Threshold | None, context: Context
 ) -> list[str]:
     """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
-    seen, only_seen = counts["train"], counts["train"] == len(context.rows)
-    names = context.names + (context.validation.names if context.part != "train" else [])
-    missing = [b for b in names if not context.predictions.instance_path(b).is_file()]
+    training_bags = counts["train"]
+    only_training = training_bags == len(context.rows)
+    names = list(context.names)
+    if context.part != "train":
+        names += context.validation.names
+    missing = [bag for bag in names if not context.predictions.has_instances(bag)]
     tested = not {"test", "new"}.isdisjoint(context.predictions.parts)
     warnings = {
-        "all evaluated bags are training bags: the metrics are optimistic": only_seen,
-        f"{seen} of the evaluated bags are training bags": seen and not only_seen,
+        "all evaluated bags are training bags: the metrics are optimistic": only_training,
+        f"{training_bags} of the evaluated bags are training bags": (
+            training_bags and not only_training
+        ),
         "model and threshold were chosen on these validation bags: the metrics are optimistic": (
             context.part == "val" and tested
         ),
@@ -387,14 +418,14 @@ def _instances(
     context: Context, table: InstanceTable, validation: InstanceTable | None
 ) -> dict[str, Metric]:
     """Return the metrics of the model's own score that a report shows."""
-    found = instance_metrics(
+    metrics = instance_metrics(
         [table],
         validation=None if validation is None else [validation],
         groups=context.truth.group,
         bootstrap=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
-    return {name: found[name] for name in INSTANCE_TITLES}
+    return {name: metrics[name] for name in INSTANCE_TITLES}
 
 
 def _instance_text(
@@ -408,13 +439,16 @@ def _instance_text(
     Detectors of wrong calls are left out where the section on doubt shows them.
     """
     in_doubt = context.task.has_classes and table.called is not None and table.positive.any()
-    rows, titles = {}, dict(INSTANCE_TITLES)
+    rows: dict[str, Metric] = {}
+    titles = dict(INSTANCE_TITLES)
     for name, metric in instances.items():
-        if not (in_doubt and name.startswith(DETECTOR)):
-            of_nulls = {null: m[name] for null, m in nulls.items() if name in m}
-            rows[name], best = metric, best_of(of_nulls)
-            if best is not None:
-                titles[f"null_{name}"] = f"… of the best null map ({best})"
-                rows[f"null_{name}"] = of_nulls[best]
+        if in_doubt and name in DETECTOR_AREAS:
+            continue
+        rows[name] = metric
+        null_metrics = {null: metrics[name] for null, metrics in nulls.items() if name in metrics}
+        best = best_of(null_metrics)
+        if best is not None:
+            titles[f"null_{name}"] = f"… of the best null map ({best})"
+            rows[f"null_{name}"] = null_metrics[best]
     title = f"instances of {counted(len(table.names), 'bag')}"
     return metric_grid(title, rows, titles=titles), POOLED

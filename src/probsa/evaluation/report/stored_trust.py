@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...statistics import Metric
-from ..context import Context, labelled_rows, read_truth, threshold_of
+from ..context import Context, default_part, labelled_rows, read_truth, threshold_of
 from ..faithfulness import faithfulness_section
 from ..map_scores import available_scores
 from ..map_tests import MapTest
@@ -23,7 +23,7 @@ def shown_score(predictions: Predictions) -> str:
     if choice is not None:
         return choice.chosen
     for bag in predictions.bags:
-        if predictions.instance_path(bag).is_file():
+        if predictions.has_instances(bag):
             return available_scores(predictions.instances(bag))[0]
     return ""
 
@@ -65,11 +65,11 @@ def stored_trust(predictions: Predictions, *, score: str | None = None) -> MapTr
 
 def _gain(predictions: Predictions, *, score: str) -> Metric | None:
     """Return the gain over random orders of the bags that `evaluate` would choose."""
-    if not (predictions.folder / FAITHFULNESS).is_file():
+    if predictions.path is None or not (predictions.path / FAITHFULNESS).is_file():
         return None
     truth = read_truth(predictions, None)
     labelled = labelled_rows(predictions, truth)
-    part = "test" if labelled["test"] else "val" if labelled["val"] else "all"
+    part = default_part(labelled)
     limit = threshold_of(predictions, truth)
     context = Context(
         predictions=predictions,

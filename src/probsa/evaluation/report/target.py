@@ -4,11 +4,13 @@ Beside the model stand rivals. Some look at no bag: mean and median of the train
 the survival curve of Kaplan and Meier. One is linear in the mean of the features of a bag.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Int
 from rich.table import Table as Grid
 
 from ...core import counted
@@ -26,29 +28,34 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    task = context.task
-    found = task.metrics(context.data, context.draws)
-    of_rivals = {k: m.overall for k, m in task.rivals(context.data, context.draws).items()}
-    overall, primary, gain = dict(found.overall), task.primary, None
-    if MEAN_RIVAL in of_rivals and primary.name in overall:
-        gain = overall[primary.name] - of_rivals[MEAN_RIVAL][primary.name]
-        gain = gain if primary.higher_is_better else gain.map(np.negative)
-    if not (found.by_part or of_rivals or found.notes):
+    task, primary = context.task, context.task.primary
+    metrics = task.metrics(context.data, context.draws)
+    overall = dict(metrics.overall)
+    rivals: dict[str, Mapping[str, Metric]] = {}
+    for name, rival_metrics in task.rivals(context.data, context.draws).items():
+        rivals[name] = rival_metrics.overall
+    gain = None
+    if MEAN_RIVAL in rivals and primary.name in overall:
+        gain = overall[primary.name] - rivals[MEAN_RIVAL][primary.name]
+        if not primary.higher_is_better:
+            gain = gain.map(np.negative)
+    if not (metrics.by_part or rivals or metrics.notes):
         return overall, None
-    tables = {task.words.part: found.by_part, "rival": of_rivals}
-    text: list[Grid | str] = [
-        metric_columns(part, rows, titles=metric_titles(dict.fromkeys(chain(*rows.values()))))
-        for part, rows in tables.items()
-        if rows
-    ]
+    text: list[Grid | str] = []
+    for part, rows in ((task.words.part, metrics.by_part), ("rival", rivals)):
+        if rows:
+            names = dict.fromkeys(chain(*rows.values()))
+            text.append(metric_columns(part, rows, titles=metric_titles(names)))
+    stated_gain = None
     if gain is not None:
+        stated_gain = {"metric": primary.name, **gain.to_dict()}
         text.append(f"{METRIC_TITLES[primary.name]}, better than the {MEAN_RIVAL} by: {gain}")
-    notes = tuple(dict.fromkeys(found.notes))
+    notes = tuple(dict.fromkeys(metrics.notes))
     values = {
         "task": task.name,
-        "by_part": found.by_part,
-        "rivals": of_rivals,
-        "gain_over_mean_features": gain and {"metric": primary.name, **gain.to_dict()},
+        "by_part": metrics.by_part,
+        "rivals": rivals,
+        "gain_over_mean_features": stated_gain,
         "notes": notes,
     }
     return overall, Section("target", values, text=text, warnings=notes)
@@ -62,24 +69,22 @@ def patients_section(context: Context) -> Section | None:
     have the same target.
     """
     data, groups, task = context.data, context.groups, context.task
-    member, unique = pd.factorize(np.array(groups, dtype=object))
+    patient_of_bag, unique = pd.factorize(np.array(groups, dtype=object))
     names = list(unique)
     if len(names) == len(groups):
         return None
-    y = pd.DataFrame(data.y).groupby(member).max().to_numpy()
-    predicted = pd.DataFrame(data.predicted).groupby(member).mean().to_numpy()
+    y = pd.DataFrame(data.y).groupby(patient_of_bag).max().to_numpy()
+    predicted = pd.DataFrame(data.predicted).groupby(patient_of_bag).mean().to_numpy()
     counts = f"{counted(len(names), 'patient')} with {counted(len(groups), 'bag')}"
     values = {"patients": len(names), "slides": len(groups), "rule": "mean"}
-    pairs = zip(member, data.y, strict=True)
-    differ = [names[m] for m, of_bag in pairs if not np.array_equal(of_bag, y[m], equal_nan=True)]
     try:
-        if differ and not task.patient_has_highest:
-            raise InputError(f"no metrics, as the bags of {differ[0]!r} differ in their targets")
-        of_patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
+        if not task.patient_has_highest:
+            _check_alike(data.y, y, patient_of_bag, names=names)
+        patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
         draws = Draws.patients(
             task.labels.strata(y), groups=names, resamples=context.bootstrap, seed=context.seed
         )
-        metrics = task.metrics(of_patients, draws).overall
+        metrics = task.metrics(patients, draws).overall
     except InputError as error:
         values |= {"metrics": {}, "reason": str(error)}
         return Section("patients", values, text=[f"{counts}: {error}"])
@@ -87,3 +92,18 @@ def patients_section(context: Context) -> Section | None:
     text = [metric_grid(title, metrics, titles=metric_titles(metrics))]
     values["metrics"] = metrics
     return Section("patients", values, text=text, metrics={"patients": metrics})
+
+
+def _check_alike(
+    bags: Float[np.ndarray, "bags targets"],
+    patients: Float[np.ndarray, "patients targets"],
+    patient_of_bag: Int[np.ndarray, " bags"],
+    *,
+    names: Sequence[str],
+) -> None:
+    """Refuse a patient whose bags have different targets."""
+    for patient, target in zip(patient_of_bag, bags, strict=True):
+        if not np.array_equal(target, patients[patient], equal_nan=True):
+            raise InputError(
+                f"no metrics, as the bags of {names[patient]!r} differ in their targets"
+            )

@@ -62,15 +62,15 @@ class MapTrust:
         """The verdict with its reasons."""
         drop = self.validation_drop
         on_validation = "" if drop is None else f" ({_validation_bags(drop)})"
-        said = dict(BETTER_THAN)
         if self.failed:
-            said[MapTest.FAITHFULNESS] += on_validation
-            rivals = ", ".join(said[test] for test in self.failed)
-            return f"do not show them as explanations; not shown to beat {rivals}"
+            rivals = dict(BETTER_THAN)
+            rivals[MapTest.FAITHFULNESS] += on_validation
+            failed = ", ".join(rivals[test] for test in self.failed)
+            return f"do not show them as explanations; not shown to beat {failed}"
         if self.untested:
-            rivals = ", ".join(said[test] + NEEDS.get(test, "") for test in self.untested)
-            return f"not known yet; still to be compared with {rivals}{on_validation}"
-        return "they may be shown as explanations: better than " + ", ".join(said.values())
+            untested = ", ".join(BETTER_THAN[test] + NEEDS.get(test, "") for test in self.untested)
+            return f"not known yet; still to be compared with {untested}{on_validation}"
+        return f"they may be shown as explanations: better than {', '.join(BETTER_THAN.values())}"
 
     @property
     def line(self) -> str:
@@ -114,7 +114,11 @@ def map_trust(
     results = {test: passed.get(test) for test in MapTest}
     failed = tuple(test for test, result in results.items() if result is False)
     untested = tuple(test for test, result in results.items() if result is None)
-    verdict: Verdict = "no" if failed else "untested" if untested else "yes"
+    verdict: Verdict = "yes"
+    if failed:
+        verdict = "no"
+    elif untested:
+        verdict = "untested"
     return MapTrust(
         verdict=verdict, failed=failed, untested=untested, map=map, validation_drop=validation_drop
     )

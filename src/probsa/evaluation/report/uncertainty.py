@@ -49,6 +49,7 @@ from ..instances.measures import (
     detector_verdict,
 )
 from ..instances.table import (
+    IN_MEMORY,
     NO_CALLS,
     NO_DISTANCE,
     NO_INSTANCE_LABELS,
@@ -332,7 +333,7 @@ def _bag_doubt(context: Context) -> Section:
 def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | str:
     """Return the detectors on instances of positive bags, or why there are none."""
     if table is None:
-        return NO_INSTANCE_LABELS
+        return _no_instances(context)
     inside = table.of_bags()
     if inside.called is None:
         return NO_CALLS
@@ -350,6 +351,11 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
         titles={k: t for k, t in INSTANCE_DETECTORS.items() if k not in hidden},
         symbols=OF_INSTANCES,
     )
+
+
+def _no_instances(context: Context) -> str:
+    """Return why there is no table of instances."""
+    return IN_MEMORY if context.predictions.path is None else NO_INSTANCE_LABELS
 
 
 def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
@@ -610,7 +616,7 @@ def _instance_calibration(context: Context, table: InstanceTable | None) -> Sect
     The bins are those of positive bags; `nll` is there and over all bags.
     """
     if table is None:
-        return NO_INSTANCE_LABELS
+        return _no_instances(context)
     if "probability" in table.missing:
         return table.missing["probability"]
     inside = table.of_bags()

@@ -51,17 +51,20 @@ def instance_table(context: Context) -> InstanceTable | None:
     The maps are the model's own score and, if it differs, the score that its maps show.
     Returns: None if no bag has instance labels.
     """
-    folder = context.predictions.folder
+    folder = context.predictions.path
+    if folder is None:
+        return None
     choice = context.predictions.metadata.map_score
     has_null_scores = about_null_maps(folder) is not None
 
     def maps(p: Prediction) -> dict[Column, Values | str]:
-        own, *others = available_scores(p)
+        scores = available_scores(p)
+        shown_scores = [scores[0]]  # the model's own
+        if choice is not None and choice.chosen in scores[1:]:
+            shown_scores.append(choice.chosen)
         columns: dict[Column, Values | str] = {}
-        columns[MapColumn("map", own)] = class_column(p, map_values(p, own))
-        if choice is not None and choice.chosen in others:
-            shown = class_column(p, map_values(p, choice.chosen))
-            columns[MapColumn("map", choice.chosen)] = shown
+        for name in shown_scores:
+            columns[MapColumn("map", name)] = class_column(p, map_values(p, name))
         null_scores = {"centre": centre(p.coords)}
         if has_null_scores:
             null_scores = read_null_scores(folder, p.name, instances=len(p.attention_mean))
