@@ -16,14 +16,15 @@ from support.stored import WIDTH
 from probsa import Bag
 from probsa.core import StoredBag
 from probsa.errors import BagError, CheckpointError, InputError
-from probsa.evaluation import NullMaps, TrainingDistance, compare_to_null_maps, fit_null_maps
-from probsa.evaluation.baselines.distance import MOST_INSTANCES, Gaussian
-from probsa.evaluation.baselines.null_maps import (
-    NO_COORDINATES,
-    NO_INTENSITY,
+from probsa.evaluation import (
+    NullMaps,
+    TrainingDistance,
     centre,
-    position_basis,
+    compare_to_null_maps,
+    fit_null_maps,
 )
+from probsa.evaluation.baselines.distance import MOST_INSTANCES, Gaussian
+from probsa.evaluation.baselines.null_maps import NO_COORDINATES, NO_INTENSITY, position_basis
 from probsa.models import build
 from probsa.statistics import MEAN_SHARE, Draws, Metric, Support, mean_of_items
 

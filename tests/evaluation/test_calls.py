@@ -9,16 +9,17 @@ from support.made_guarantees import write_cohort
 from support.made_predictions import made
 
 from probsa.errors import InputError
-from probsa.evaluation import evaluate, write_sets
-from probsa.evaluation.guarantees import GuaranteeOptions
-from probsa.evaluation.storage import (
+from probsa.evaluation import (
     METADATA,
     PREDICTIONS_TABLE,
-    call_threshold,
+    GuaranteeOptions,
+    evaluate,
     read_predictions,
     verdict_of,
     write_predictions,
+    write_sets,
 )
+from probsa.evaluation.storage import call_threshold
 from probsa.maps.draw import heading
 from probsa.maps.folder import against
 from probsa.statistics import Threshold, choose_threshold

@@ -21,8 +21,7 @@ from scipy.stats import binom
 from support.made_predictions import made as made_bag
 from support.paths import ROOT
 
-from probsa.evaluation import compare_to_null_maps, doubt, instance_evidence
-from probsa.evaluation.claims import Claim
+from probsa.evaluation import Claim, compare_to_null_maps, doubt, instance_evidence
 from probsa.evaluation.instances.measures import BAGS, detections, detector_claim
 from probsa.evaluation.report.summary import is_above
 from probsa.evaluation.report.uncertainty import (

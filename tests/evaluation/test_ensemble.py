@@ -8,8 +8,8 @@ import torch
 from support.refusals import refused
 
 from probsa.errors import InputError
+from probsa.evaluation import Prediction
 from probsa.evaluation.ensemble import aligned, combine
-from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
 from probsa.maps import VARIANCES, draw_map
 from probsa.maps.quantities import quantities

@@ -18,22 +18,24 @@ from probsa.core import select_instances
 from probsa.errors import BagError, InputError, UnknownName
 from probsa.evaluation import (
     DeletionCurves,
+    Ensemble,
     MapScoreChoice,
     PredictionsMetadata,
+    Predictor,
+    available_scores,
     choose_map_score,
     deletion_curves,
     evaluate,
     load,
+    map_values,
     predicted_with_curves,
     read_curves,
     read_predictions,
     write_curves,
+    write_predictions,
 )
 from probsa.evaluation import faithfulness as module
 from probsa.evaluation.faithfulness import deletion_drops, mean_curves_metrics
-from probsa.evaluation.map_scores import available_scores, map_values
-from probsa.evaluation.predictor import Ensemble, Predictor
-from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures
 from probsa.maps.report_figures import draw_panels
 from probsa.statistics import ANY_VALUE

@@ -9,8 +9,7 @@ from support.made_predictions import made
 from probsa.core import Bag
 from probsa.datasets import BagList, find_leaks, make_split, read_table
 from probsa.datasets.splits import Split
-from probsa.evaluation.context import Context, Truth
-from probsa.evaluation.storage import PREDICTIONS_TABLE, read_predictions, write_predictions
+from probsa.evaluation import PREDICTIONS_TABLE, Context, Truth, read_predictions, write_predictions
 
 NAMES = ("a", "b", "c", "d")
 STATED = {"b": "a", "c": "c"}

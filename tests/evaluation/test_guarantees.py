@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 from collections import defaultdict
 from dataclasses import replace
@@ -19,6 +18,7 @@ from probsa.cli.entry import main
 from probsa.core import TextTable, seed_of
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import (
+    Caution,
     Context,
     GuaranteeOptions,
     read_predictions,
@@ -26,7 +26,7 @@ from probsa.evaluation import (
     write_sets,
 )
 from probsa.evaluation.context import read_truth
-from probsa.evaluation.guarantees import check_groups, guarantees_section
+from probsa.evaluation.guarantees import CAUTIONS, check_groups, guarantees_section
 from probsa.statistics import coverage_band
 
 NEW = (("val", 40), ("new", 30))
@@ -202,7 +202,7 @@ def test_intervals_are_those_of_the_definition(score, numbers, tmp_path):
     }
     assert got["coverage"] != pytest.approx(got["coverage_of_bags"])
     assert got["below"] != pytest.approx(got["above"])
-    assert found["adapts"] is (score == "aps") and "the predicted mean ±" in found["rule"]
+    assert found["adapts"] is (score == "aps")
 
 
 def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
@@ -234,25 +234,22 @@ def test_nothing_or_everything_may_be_accepted(tmp_path):
     found = poor.to_dict()["accepted"]
     assert found["certified"] is False and value(found["metrics"]["accepted"]) == 0
     assert found["metrics"]["error_of_accepted"]["reason"] == "no such bags"
-    assert "none can be certified" in text(poor) and "40 calibration groups" in text(poor)
+    assert found["calibration_groups"] == 40
     good = section(*write_cohort(tmp_path / "q", skill=30), max_error=0.2)
-    assert value(good.to_dict()["accepted"]["metrics"]["accepted"]) == 1
-    assert "every call is accepted" in text(good)
+    found = good.to_dict()["accepted"]
+    assert value(found["metrics"]["accepted"]) == 1 and found["threshold_log_odds"] is None
 
 
 def test_the_report_says_what_is_promised(cohort):
     found = section(*cohort, coverage=0.9, max_error=0.25)
     low, high = coverage_band(40, alpha=0.1)
-    for words in (
-        f"40 calibration groups: the realised coverage is between {low:.3f} and {high:.3f} for 9",
-        "chosen on the calibration bags",
-        "realised coverage (groups count once): 0.",
-        "coverage of class 1: ",
-        "error rate of all calls: ",
-    ):
-        assert words in text(found)
-    assert "no groups are known" not in text(found)
-    assert "no groups are known" in text(section(cohort[0], None, coverage=0.9))
+    shown = text(found)
+    for fact in (f"{low:.3f}", f"{high:.3f}", "40 calibration groups", "class 1"):
+        assert fact in shown
+    assert found.cautions == (Caution.CHOSEN_ON_CALIBRATION,)
+    assert all(CAUTIONS[caution] in shown for caution in found.cautions)
+    without_groups = section(cohort[0], None, coverage=0.9).cautions
+    assert without_groups == (Caution.CHOSEN_ON_CALIBRATION, Caution.NO_GROUPS)
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert list(values) == [
         "calibration", "calibration_bags", "calibration_groups", "sets", "accepted", "caution",
@@ -264,16 +261,18 @@ def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
     folder, table = cohort
     other, other_table = write_cohort(tmp_path / "q", parts=(("val", 30), ("new", 50)), seed=5)
     both = joined(tmp_path, table, other_table)
-    found = section(folder, both, coverage=0.9, calibration=other).to_dict()
-    assert (found["calibration_groups"], found["caution"]) == (50, None)
+    found = section(folder, both, coverage=0.9, calibration=other)
+    assert (found.values["calibration_groups"], found.values["caution"]) == (50, None)
+    assert found.cautions == ()
     stored = section(folder, None, coverage=0.9, calibration=other).to_dict()
     assert stored["calibration_groups"] == stored["calibration_bags"] > 50  # bags are groups
     unseen, _ = write_numbers(tmp_path / "other", seed=5, parts=("test",))
     found = section(numbers[0], None, coverage=0.8, calibration=unseen).to_dict()
     assert found["calibration_bags"] == 60 and "intervals" in found
     only_validation, _ = write_cohort(tmp_path / "v", parts=(("val", 30),), seed=6)
-    found = section(folder, None, coverage=0.9, calibration=only_validation).to_dict()
-    assert found["calibration"].startswith("(the val bags of ") and found["caution"]
+    found = section(folder, None, coverage=0.9, calibration=only_validation)
+    assert "val" in found.values["calibration"]
+    assert Caution.CHOSEN_ON_CALIBRATION in found.cautions
 
 
 # Refusals
@@ -282,9 +281,9 @@ def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"coverage": 1.0}, "--coverage is 1; expected a number between 0 and 1"),
-        ({"max_error": 90.0}, "--max-error is 90; expected a number between 0 and 1"),
-        ({}, "no guarantee is requested"),
+        ({"coverage": 1.0}, "--coverage is 1;"),
+        ({"max_error": 90.0}, "--max-error is 90;"),
+        ({}, "--coverage or --max-error"),
     ],
 )
 def test_levels_are_checked(options, words):
@@ -294,10 +293,10 @@ def test_levels_are_checked(options, words):
 @pytest.mark.parametrize(
     ("task", "options", "words"),
     [
-        ("multilabel", {"coverage": 0.8}, "--coverage makes .* the task is multilabel"),
-        ("survival", {"coverage": 0.8}, "--coverage makes .* the task is survival"),
-        ("regression", {"max_error": 0.1}, "--max-error accepts calls of classes"),
-        ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
+        ("multilabel", {"coverage": 0.8}, "--coverage .* multilabel"),
+        ("survival", {"coverage": 0.8}, "--coverage .* survival"),
+        ("regression", {"max_error": 0.1}, "--max-error .* regression"),
+        ("regression", {"coverage": 0.8, "per_class": True}, "--per-class .* regression"),
     ],
 )
 def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
@@ -309,9 +308,9 @@ def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"seed": 5}, "list the calibration bags in the same table"),
-        ({"epoch": 4}, "different models: epoch is 3 and 4"),
-        ({"classes": ("a", "b")}, "different models: classes is 0, 1 and a, b"),
+        ({"seed": 5}, "'q-val"),
+        ({"epoch": 4}, "epoch is 3 and 4"),
+        ({"classes": ("a", "b")}, "classes is 0, 1 and a, b"),
     ],
 )
 def test_other_bags_that_cannot_calibrate_are_refused(cohort, tmp_path, other, words):
@@ -321,33 +320,29 @@ def test_other_bags_that_cannot_calibrate_are_refused(cohort, tmp_path, other, w
 
 def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_path):
     folder, table = cohort
-    with pytest.raises(InputError, match="different models: task is binary and regression"):
+    with pytest.raises(InputError, match="task is binary and regression"):
         section(folder, None, coverage=0.9, calibration=numbers[0])
-    with pytest.raises(InputError, match=r"bags \('p-test0-0', .* and \d+ more\) are among both"):
+    with pytest.raises(InputError, match=r"bags \('p-test0-0', .* and \d+ more\)"):
         section(folder, table, coverage=0.9, calibration=folder)
-    with pytest.raises(InputError, match="no labelled validation bags besides those evaluated"):
+    with pytest.raises(InputError, match="--calibration"):
         section(folder, table, coverage=0.9, part="val")
     leaked = tmp_path / "leaked.csv"
     leaked.write_text(table.read_text().replace("p-val3\n", "p-test5\n"))
-    with pytest.raises(InputError, match=r"1 group \('p-test5'\) are among both"):
+    with pytest.raises(InputError, match=r"1 group \('p-test5'\)"):
         section(folder, leaked, coverage=0.9)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"coverage": 0.95},
-            "--coverage 0.95 needs calibration bags of at least 19 groups (patients), but there "
-            "are 15: add calibration bags, or give --coverage 0.937",
-        ),
-        ({"coverage": 0.95, "per_class": True}, "calibration bags of class 0 of at least 19"),
-        ({"max_error": 0.1}, "--max-error 0.1 needs at least 30 calibration groups"),
-        ({"coverage": 0.95, "max_error": 0.1}, "2 guarantees cannot be given: --coverage 0.95"),
+        ({"coverage": 0.95}, r"--coverage 0\.95 .*\b19 groups .* 15: .* --coverage 0\.937"),
+        ({"coverage": 0.95, "per_class": True}, r"class 0 .*\b19 groups"),
+        ({"max_error": 0.1}, r"--max-error 0\.1 .*\b30 calibration groups"),
+        ({"coverage": 0.95, "max_error": 0.1}, r"--coverage 0\.95 .* --max-error 0\.1 "),
     ],
 )
 def test_too_few_calibration_bags_are_refused(few, options, words):
-    refused(UnmetGuarantee, re.escape(words), section, *few, **options)
+    refused(UnmetGuarantee, words, section, *few, **options)
 
 
 def test_the_stated_number_of_patients_suffices(tmp_path):
@@ -358,7 +353,7 @@ def test_the_stated_number_of_patients_suffices(tmp_path):
         folder, table = write_cohort(tmp_path / f"p{patients}", parts=parts, skill=30)
         return section(folder, table, max_error=0.1).to_dict()["accepted"]
 
-    refused(UnmetGuarantee, r"needs at least 30 .* but there are 29:", found, 29)
+    refused(UnmetGuarantee, r"\b30 .* 29:", found, 29)
     assert found(30)["certified"]
 
 
@@ -433,14 +428,14 @@ def test_limits_of_numbers_are_written(numbers, tmp_path):
     written = write_sets(numbers[0], options, out=out, labels=numbers[1]).to_dict()
     rows = TextTable.read(out).rows
     assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
-    assert "the predicted mean ±" in written["limits"] and list(written["bands"]) == ["all"]
+    assert list(written["bands"]) == ["all"]
     assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
     folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
     lines = (folder / "predictions.csv").read_text().splitlines()
     place, row = lines[0].split(",").index("sd"), lines[4].split(",")
     row[place] = "0"
     (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
-    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
+    with pytest.raises(InputError, match=f"'{row[0]}' .* 0,"):
         section(folder, table, coverage=0.8, score="aps")
     assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
 
@@ -464,8 +459,8 @@ def test_labels_of_new_bags_are_not_needed(tmp_path, per_class):
 @pytest.mark.parametrize(
     ("parts", "error", "words"),
     [
-        ((("val", 15), ("new", 20)), UnmetGuarantee, r"^--max-error 0\.1 needs"),
-        ((("train", 5), ("val", 60)), InputError, "only training and validation bags"),
+        ((("val", 15), ("new", 20)), UnmetGuarantee, r"^--max-error 0\.1 "),
+        ((("train", 5), ("val", 60)), InputError, "probsa predict"),
     ],
 )
 def test_no_table_is_written_that_would_lack_a_column_or_a_bag(tmp_path, parts, error, words):
@@ -481,10 +476,7 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
     arguments = ["sets", str(folder), "--labels", str(table), "--out", str(out)]
     arguments += ["--coverage", "0.9", "--max-error", "0.25"]
     assert main(arguments) == 0
-    low, high = coverage_band(40, alpha=0.1)
-    shown = capsys.readouterr().out
-    assert f"between {low:.3f} and {high:.3f} for 9 of 10 calibration sets" in shown
-    assert re.search(r"sets: \d+ of size 0, \d+ of size 1", shown) and "calls are accepted" in shown
+    assert f"{coverage_band(40, alpha=0.1)[0]:.3f}" in capsys.readouterr().out
     assert main([*arguments, "--overwrite", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["bags"] == len(TextTable.read(out).rows) and document["coverage"] == 0.9
@@ -495,10 +487,10 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--per-class"], "--per-class has no effect without --coverage"),
-        (["--calibration", "x"], "--calibration alone guarantees nothing"),
-        (["--max-error", "0.2", "--per-class"], "--per-class has no effect without --coverage"),
-        ([], "needs a level"),
+        (["--per-class"], "--per-class"),
+        (["--calibration", "x"], "--calibration"),
+        (["--max-error", "0.2", "--per-class"], "--per-class"),
+        ([], "--coverage"),
     ],
 )
 def test_flags_without_effect_are_refused(cohort, tmp_path, capsys, flags, words):

@@ -10,13 +10,16 @@ from support.made_predictions import cohort, made
 from support.refusals import refused
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
-from probsa.evaluation.ensemble import combine
-from probsa.evaluation.instances.measures import (
-    dice_threshold,
-    precision_of_top,
+from probsa.evaluation import (
+    WITHIN_BAGS,
+    InstanceTable,
+    detector_verdict,
+    doubt,
+    instance_metrics,
     within_bag,
 )
+from probsa.evaluation.ensemble import combine
+from probsa.evaluation.instances.measures import dice_threshold, precision_of_top
 from probsa.evaluation.scores import NOT_STORED, evidence, flip
 from probsa.statistics import MEAN_SHARE, Draws, replicate_weights
 from probsa.statistics.intervals import interval

@@ -8,8 +8,14 @@ from support.stored import write_folder
 
 from probsa import predict_folder
 from probsa.datasets import open_bags
-from probsa.evaluation import evaluate, null_maps_file, read_null_scores, read_predictions
-from probsa.evaluation.loading import distances_of, null_maps_of
+from probsa.evaluation import (
+    distances_of,
+    evaluate,
+    null_maps_file,
+    null_maps_of,
+    read_null_scores,
+    read_predictions,
+)
 from probsa.training import read_run, read_split, train
 from probsa.workflow import finish_run
 

@@ -12,8 +12,7 @@ from probsa import Bag, MILClassifier, load
 from probsa.core import GraphOptions, join_bags, read_bag, select_instances, write_bag
 from probsa.datasets import open_bags
 from probsa.errors import BagError, GraphError, InputError
-from probsa.evaluation import Predictor, read_predictions
-from probsa.evaluation.faithfulness import deletion_curves
+from probsa.evaluation import Predictor, deletion_curves, read_predictions
 from probsa.training import train
 from probsa.workflow import predict_folder
 

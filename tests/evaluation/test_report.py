@@ -2,7 +2,7 @@
 
 import io
 import json
-import re
+import shutil
 from dataclasses import replace
 
 import h5py
@@ -17,18 +17,29 @@ from support.stored import write_folder
 
 from probsa import predict_folder
 from probsa.errors import BagError, InputError, TableError
-from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
-from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
-from probsa.evaluation.claims import Claim
-from probsa.evaluation.report.uncertainty import DRAWN_DETECTORS, LEAST_KEPT
+from probsa.evaluation import (
+    WITHIN,
+    Caution,
+    Claim,
+    evaluate,
+    null_maps_file,
+    read_predictions,
+    write_predictions,
+)
+from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS
+from probsa.evaluation.instances.measures import NO_LABELS
+from probsa.evaluation.instances.table import NO_CALLS, NO_DISTANCE, NO_INSTANCE_LABELS
+from probsa.evaluation.report.uncertainty import DRAWN_DETECTORS, LEAST_KEPT, SEVERAL_CLASSES
+from probsa.evaluation.scores import NO_VARIANCE
 from probsa.evaluation.section import metric_grid
-from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES, shortened
+from probsa.evaluation.words import INSTANCE_DETECTORS, INSTANCE_TITLES, METRIC_TITLES, shortened
 from probsa.maps import write_report_figures
-from probsa.statistics import Metric, NoInterval
+from probsa.statistics import Metric, NoInterval, Threshold
 from probsa.training import read_run, train
 from probsa.workflow import finish_run
 
 PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
+PARTS_OF_RUN = {part: count for part, count in PARTS.items() if part != "new"}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}
 
 
@@ -109,28 +120,25 @@ def _values(report, key):
 
 
 @pytest.mark.parametrize(
-    ("predicted", "part", "evaluated", "parts", "warning"),
+    ("predicted", "part", "evaluated", "parts", "cautions"),
     [
-        ("train val test new", "auto", "test", {"test": 12, "new": 4}, ""),
-        ("train val new", "auto", "test", {"new": 4}, ""),
-        ("train val", "auto", "val", {"val": 8}, "nothing is held out for testing: all"),
-        ("train", "auto", "all", {"train": 6}, "all evaluated bags are training bags"),
-        ("train val test", "val", "val", {"val": 8}, "were chosen on these validation bags"),
-        ("train val test", "train", "train", {"train": 6}, "all evaluated bags are training bags"),
-        (
-            "train val test", "all", "all", {"train": 6, "val": 8, "test": 12},
-            "6 of the evaluated bags are training bags",
-        ),
+        ("train val test new", "auto", "test", {"test": 12, "new": 4}, []),
+        ("train val new", "auto", "test", {"new": 4}, []),
+        ("train val", "auto", "val", {"val": 8}, [Caution.NOTHING_HELD_OUT]),
+        ("train", "auto", "all", {"train": 6}, [Caution.ONLY_TRAINING_BAGS]),
+        ("train val test", "val", "val", {"val": 8}, [Caution.CHOSEN_ON_THESE_BAGS]),
+        ("train val test", "train", "train", {"train": 6}, [Caution.ONLY_TRAINING_BAGS]),
+        ("train val test", "all", "all", PARTS_OF_RUN, [Caution.SOME_TRAINING_BAGS]),
     ],
-)  # fmt: skip
-def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts, warning):
+)
+def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts, cautions):
     folder = _folder(tmp_path / "p", parts=predicted.split(), threshold=0.4)
     report = evaluate(folder, part=part, bootstrap=0)
     assert (report.part, report.parts, report.bags) == (evaluated, parts, sum(parts.values()))
     y, p = _scores(folder, *parts)
     assert report.metrics["auroc"].value == pytest.approx(sk.roc_auc_score(y, p), abs=1e-9)
     assert report.per_class == {"0": int((y == 0).sum()), "1": int((y == 1).sum())}
-    assert (warning in " ".join(report.warnings)) if warning else not report.warnings
+    assert list(report.cautions) == cautions and len(report.warnings) == len(cautions)
 
 
 # The threshold
@@ -140,7 +148,7 @@ def test_the_threshold_is_stored_or_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.9)
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
-    assert report.threshold == 0.9 and "stored with the predictions" in report.threshold_source
+    assert report.call_threshold == Threshold(value=0.9, origin="stored")
     assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.9))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
@@ -150,14 +158,14 @@ def test_the_threshold_is_stored_or_chosen_on_the_validation_bags(tmp_path):
     best = max(sk.f1_score(y, p >= t) for t in p)
     assert sk.f1_score(y, p >= report.threshold) == pytest.approx(best)
     assert report.threshold not in p
-    assert report.threshold_source.endswith("the best F1 on 8 validation bags")
+    assert (report.call_threshold.origin, report.call_threshold.bags) == ("chosen", 8)
     report = evaluate(_folder(tmp_path / "q", parts=("test",)), bootstrap=0)
-    assert report.threshold == 0.5
-    assert report.threshold_source.startswith("0.5: no threshold is stored, and no labelled")
-    assert any("which was not chosen" in w for w in report.warnings)
+    assert report.call_threshold == Threshold(value=0.5, origin="default")
+    assert Caution.DEFAULT_THRESHOLD in report.cautions
     labels = {b: 0 if b.startswith("val") else y for b, y in LABELS.items()}
     report = evaluate(_folder(tmp_path / "r", labels=labels), bootstrap=0)
-    assert report.threshold_source == "0.5: no positive bag among 8: F1 is undefined"
+    assert (report.threshold, report.call_threshold.bags) == (0.5, 8)
+    assert report.call_threshold.reason  # no bag of class 1 could choose it
 
 
 # Labels
@@ -168,20 +176,20 @@ def test_unmatched_bags_are_counted_and_named(tmp_path):
     labels = {f"test{i}": i % 2 for i in range(10)} | {"elsewhere": 1}
     report = evaluate(folder, labels=_table(tmp_path / "l.csv", labels), bootstrap=0)
     assert report.bags == 10 and report.without_prediction == ("elsewhere",)
+    assert report.without_label == ("test10", "test11")
     text = _text(report)
-    assert "predicted without a label: 2 bags ('test10', 'test11')" in text
-    assert "labels without a prediction: 1 bag ('elsewhere')" in text
+    assert all(f"{bag!r}" in text for bag in ("test10", "test11", "elsewhere"))
 
 
 def test_labels_that_cannot_be_used(tmp_path):
-    with pytest.raises(InputError, match="has no labelled test bags; it has 6 train, 8 val"):
+    with pytest.raises(InputError, match="6 train, 8 val"):
         evaluate(_folder(tmp_path / "o", parts=("train", "val")), part="test")
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
-    refused(InputError, r"none of the 12 bags .* and 7 more\)\): give --labels", evaluate, folder)
-    with pytest.raises(TableError, match=r"there is no table .*gone\.csv"):
+    refused(InputError, r"12 bags .*'test0', .* and 7 more", evaluate, folder)
+    with pytest.raises(TableError, match=r"gone\.csv"):
         evaluate(folder, labels=tmp_path / "gone.csv")
     labels = _table(tmp_path / "l.csv", {f"test{i}": i % 3 for i in range(12)})
-    with pytest.raises(InputError, match=r"bag 'test2' class 2, but .* has classes 0 to 1"):
+    with pytest.raises(InputError, match=r"bag 'test2' class 2"):
         evaluate(folder, labels=labels)
 
 
@@ -194,13 +202,12 @@ def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
     report = evaluate(folder, labels=table, bootstrap=0)
     assert report.per_class == {"normal": 6, "tumour": 6}
     assert report.classes == ("normal", "tumour") and report.metrics == stored.metrics
-    with pytest.raises(InputError, match="leave classes out"):
+    with pytest.raises(InputError, match="tumour, normal"):
         evaluate(folder, labels=table, classes=["tumour", "normal"])
     flipped = _table(tmp_path / "f.csv", {b: ("tumour", "normal")[y] for b, y in labels.items()})
     given = evaluate(folder, labels=flipped, bootstrap=0)
     assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
-    words = r"replaces different labels .* 12 bags \('test0',"
-    assert any(re.search(words, warning) for warning in given.warnings)
+    assert any("12 bags ('test0'," in warning for warning in given.warnings)
 
 
 def test_the_groups_of_the_table_are_resampled(tmp_path):
@@ -223,7 +230,26 @@ def test_the_groups_of_the_table_are_resampled(tmp_path):
     assert brier == pytest.approx(np.mean((p - y) ** 2), abs=1e-6)
     misspelt = _table(tmp_path / "m.csv", labels, header="bag,label,grup", extra=patients)
     warned = evaluate(folder, labels=misspelt, bootstrap=0).warnings
-    assert any("'grup' of" in w and "rename it to 'group'" in w for w in warned)
+    assert any("'grup'" in warning and "'group'" in warning for warning in warned)
+
+
+def test_predictions_in_memory_need_no_folder(tmp_path):
+    folder = _folder(tmp_path / "p", masks=True)
+    stored = evaluate(folder, bootstrap=20)
+    predictions = replace(read_predictions(folder), path=None)
+    shutil.rmtree(folder)
+    report = evaluate(predictions, bootstrap=20)
+    assert report.folder is None and report.metrics == stored.metrics
+    sections = {section.key: section for section in stored.sections}
+    assert sections.keys() - {section.key for section in report.sections} == {"within_bags"}
+    assert report.instances is None and Caution.MISSING_OUTPUTS in report.cautions
+    for section in report.sections:
+        for level, part in section.parts.items():
+            assert (
+                level == "bags" and part.to_dict() == sections[section.key].parts[level].to_dict()
+            )
+    assert "in memory" in report.to_dict()["doubt"]["instances_reason"]
+    _text(report)
 
 
 # Metrics of bags and instances
@@ -236,13 +262,14 @@ def test_instance_metrics_need_instance_labels(tmp_path):
     assert report.instance_bags == 16 and tuple(report.instances) == tuple(INSTANCE_TITLES)
     assert all(m.value is not None for m in report.instances.values())
     only = evaluate(_folder(tmp_path / "t", masks=True, parts=("test",)), bootstrap=0)
-    assert "no positive validation bag" in only.instances["dice"].reason
+    assert only.instances["dice"].reason == NO_LABELS
     val = evaluate(tmp_path / "m", part="val", bootstrap=0)
     assert val.instances["dice"].value is None
     (tmp_path / "t" / "instances" / "test3.h5").unlink()
     report = evaluate(tmp_path / "t", bootstrap=0)
     assert report.instance_bags == 11 and report.bags == 12
-    assert "no per-instance outputs of 1 bag ('test3')" in report.warnings
+    assert Caution.MISSING_OUTPUTS in report.cautions
+    assert any("1 bag ('test3')" in warning for warning in report.warnings)
 
 
 def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
@@ -252,10 +279,9 @@ def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
     again = evaluate(folder, bootstrap=30, seed=3)
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert stored == json.loads(json.dumps(again.to_dict()))
-    reason = "only one class among 12 bags: AUROC is undefined"
-    undefined = {"value": None, "low": None, "high": None, "reason": reason, "left_out": 0}
-    undefined["no_interval"] = None
-    assert stored["metrics"]["auroc"] == undefined
+    reason = stored["metrics"]["auroc"].pop("reason")
+    undefined = {"value": None, "low": None, "high": None, "left_out": 0, "no_interval": None}
+    assert reason and stored["metrics"]["auroc"] == undefined
     assert (stored["bags"], stored["part"], stored["about"]) == (12, "test", {"model": "abmil"})
     frame = report.to_frame().set_index(["of", "metric"])
     assert np.isnan(frame.loc[("bags", "auroc"), "value"])
@@ -268,9 +294,8 @@ def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
     folder = _folder(tmp_path / "p", masks=True, parts=("test",), variance=0.0)
     report = evaluate(folder, bootstrap=200)
     text, m = _text(report), report.metrics["auroc"]
-    assert "12 bags (12 test; 6 of class 0, 6 of class 1)" in text
     assert f"{m.value:.3f} │ [{m.low:.3f}, {m.high:.3f}]" in text
-    assert "instances of 12 bags" in text and "this posterior has no variance" in text
+    assert NO_VARIANCE in text
     for name in report.metrics:
         assert (METRIC_TITLES[name] in text) == (not name.startswith("error_auroc_"))
     for name in report.instances:
@@ -311,9 +336,7 @@ def test_detectors_of_wrong_bags_by_hand(tmp_path):
     assert got["retention"]["shares"][9] == 0.5
     assert got["retention"]["random"] == pytest.approx(rate)
     assert got["random_order"] == {"error_auroc": 0.5}
-    assert got["error_auroc"]["ood"]["reason"] == "the predictions have no distances from training"
-    rows = [line for line in _text(report).splitlines() if "random order (null)" in line]
-    assert len(rows) == 2 and all("0.500" in row and "exact" in row for row in rows)
+    assert got["error_auroc"]["ood"]["reason"] == NO_DISTANCE
 
 
 def test_instances_of_positive_bags_by_hand(tmp_path):
@@ -326,7 +349,7 @@ def test_instances_of_positive_bags_by_hand(tmp_path):
     between = np.concatenate([b.variance_between for b in inside])
     auroc = sk.roc_auc_score((f > 0) != truth, norm.cdf(-np.abs(f) / np.sqrt(between)))
     assert got["error_auroc"]["flip_between"]["value"] == pytest.approx(auroc)
-    assert got["items"] == 300 and got["verdict"].startswith("P(wrong)")
+    assert (got["items"], got["judged"]) == (300, "doubt")
     calibration = report["calibration"]["instances"]
     p = np.concatenate([b.instance_probability for b in inside]).astype(np.float64)
     order, parts = np.argsort(p), np.arange(300) // 20
@@ -350,18 +373,16 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
     assert got["bags"]["ece_adaptive"]["value"] == pytest.approx(np.abs(gaps).sum() / 40)
     assert got["bags"]["bins"]["count"] == [10] * 4
     assert got["temperature"] is None
-    filled = len(set((p * 15).astype(int)))
-    assert f"15 bins of equal width, of which {filled} have a bag" in _text(report)
     bags = _bags(60, classes=3)
     got = _report(tmp_path / "q", bags, classes=3).to_dict()
     p, y = np.stack([b.probability for b in bags]).astype(np.float64), np.arange(60) % 3
     of_bags = got["doubt"]["bags"]["error_auroc"]
-    assert of_bags["flip"]["reason"] == "it needs two classes"
+    assert of_bags["flip"]["reason"] == SEVERAL_CLASSES
     called = p.argmax(1)
     area = sk.roc_auc_score(called != y, 1 - p.max(1))
     assert of_bags["doubt"]["value"] == pytest.approx(area)
     assert of_bags["spread"]["value"] is not None
-    assert got["threshold_source"] == "none: the most probable class is called"
+    assert got["threshold"] is None
     assert "f1_at_0.5" not in got["metrics"] and got["metrics"]["f1"]["value"] is not None
     assert set(got["target"]["by_part"]) == {"0", "1", "2"}
 
@@ -369,8 +390,8 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"masks": False}, "no bag has instance labels"),
-        ({"kind": "relevance"}, "relevance has no threshold for calls"),
+        ({"masks": False}, NO_INSTANCE_LABELS),
+        ({"kind": "relevance"}, NO_CALLS),
     ],
 )
 def test_without_instances_there_is_a_reason(tmp_path, changes, reason):
@@ -385,24 +406,24 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
     bags = _bags()
     labels = {b.name: int(b.probability[0] >= 0.4) for b in bags}
     got = _report(tmp_path / "right", bags, labels=labels).to_dict()["doubt"]["bags"]
-    reason = "no wrong call among 40 bags: errors cannot be ranked"
-    assert {m["reason"] for m in got["error_auroc"].values()} == {reason}
-    assert got["verdict"].endswith(f" cannot be evaluated on bags: {reason}.")
+    (reason,) = {m["reason"] for m in got["error_auroc"].values()}
+    assert "40 bags" in reason and reason in got["verdict"]
     assert got["retention"]["curves"] == {} and got["random_order"] is None
     report = _report(tmp_path / "negative", bags, labels=dict.fromkeys(labels, 0))
     got = report.to_dict()
-    assert got["doubt"]["instances_reason"] == "no instances of positive bags"
-    assert got["calibration"]["instances_reason"] == "no labelled instances of positive bags"
+    for section in ("doubt", "calibration"):
+        assert got[section]["instances"] is None and got[section]["instances_reason"]
     _text(report)
     report = _report(tmp_path / "flat", _bags(variance=0.0))
     text, doubt = _text(report), report.to_dict()["doubt"]
     for level, name in (("bags", "flip"), ("bags", "spread"), ("instances", "flip")):
-        assert doubt[level]["error_auroc"][name]["reason"] == "this posterior has no variance"
-    assert report.metrics["error_auroc_spread"].reason == "this posterior has no variance"
+        assert doubt[level]["error_auroc"][name]["reason"] == NO_VARIANCE
+    assert report.metrics["error_auroc_spread"].reason == NO_VARIANCE
     rows = [line for line in text.splitlines() if line.startswith("│")]
-    assert not any("σ²" in row or "flips" in row for row in rows)
-    assert "P(the call flips), σ² (this posterior has no variance)" in text
-    assert "σ within members" not in text  # of a single model it is the whole
+    for name in ("variance", "flip"):
+        title = INSTANCE_DETECTORS[name]
+        assert title in text and not any(title in row for row in rows)
+    assert INSTANCE_DETECTORS["flip_within"] not in text  # of a single model it is the whole
     # a point mass states probabilities, too
     assert doubt["instances"]["error_auroc"]["doubt"]["value"] is not None
 
@@ -428,7 +449,8 @@ def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, v
         "patients": count, "patients_beyond": count // 2, "validation_patients": validation,
         "claim": Claim.UNLIKE_TRAINING,
     }  # fmt: skip
-    assert ("are expected by chance" in _text(report)) == (expected is not None)
+    if expected is not None:
+        assert f"{expected:.1f}" in _text(report)
 
 
 def test_figures(tmp_path):
@@ -499,8 +521,7 @@ def test_a_run_stores_its_null_maps_and_a_report_needs_no_fit(run, monkeypatch):
     assert compared.differences["mean_features"].value == pytest.approx(0, abs=1e-6)
     text = _text(report)
     assert compared.sentence in text and NO_INTENSITY in text
-    means = f"Means over {found['counted_bags']} of {found['positive_bags']} positive bags"
-    assert means in text
+    assert f"{found['counted_bags']} of {found['positive_bags']} positive bags" in text
 
 
 def test_null_maps_have_the_pooled_measures_of_the_model(run):
@@ -523,14 +544,14 @@ def test_null_maps_have_the_pooled_measures_of_the_model(run):
         assert auroc.low <= auroc.value <= auroc.high
     best = max(found, key=lambda k: found[k]["auroc_positive_bags"].value)
     lines = _text(report).splitlines()
-    (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
-    assert f"… of the best null map ({best})" in lines[row + 1]
+    title = INSTANCE_TITLES["auroc_positive_bags"]
+    (row,) = [k for k, line in enumerate(lines) if title in line]
+    assert f"({best})" in lines[row + 1]
 
 
 def test_calls_at_evidence_0_have_dice_recall_and_precision(run):
     report = evaluate(run.predictions, bootstrap=20)
     found = _values(report, "within_bags")
-    assert "evidence e above 0" in found["dice_threshold"]
     values, y, at_0 = [], [], []
     for name in _test_bags(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
@@ -546,9 +567,9 @@ def test_calls_at_evidence_0_have_dice_recall_and_precision(run):
     assert at["precision"].value == pytest.approx(sk.precision_score(truth, called))
     assert at["precision"].low <= at["precision"].value <= at["precision"].high
     assert at["recall"].value == 1 and at["recall"].no_interval == NoInterval("no variation")
-    said = f"recall {at['recall'].value:.2f}, precision {at['precision'].value:.2f}"
-    assert shortened(said) in "\n".join(report.summary)
-    assert f"together: recall {at['recall']}, precision {at['precision']}." in _text(report)
+    text = _text(report)
+    for m in at.values():
+        assert shortened(f"{m.value:.2f}") in "\n".join(report.summary) and str(m) in text
 
 
 def test_predictions_of_new_bags_get_the_stored_null_maps(run, new, tmp_path):
@@ -570,13 +591,13 @@ def test_what_a_bag_lacks_is_left_out_for_all_and_damage_is_named(new):
         del f["norm"]
     found = _values(evaluate(new, part="all", bootstrap=0), "within_bags")
     assert "norm" not in found["null_maps"] and "mahalanobis" in found["null_maps"]
-    assert found["missing"]["norm"] == "some bags do not have it (1 of 12 bags)"
+    assert "1 of 12 bags" in found["missing"]["norm"]
     with h5py.File(file, "a") as f:
         f["norm"] = np.zeros(99)
-    with pytest.raises(BagError, match=r"001.h5: norm is float64 of shape \(99,\)"):
+    with pytest.raises(BagError, match=r"001\.h5: norm "):
         evaluate(new, part="all", bootstrap=0)
     file.write_bytes(b"no file")
-    refused(BagError, r"001.h5 is not an HDF5 file", evaluate, new, part="all", bootstrap=0)
+    refused(BagError, r"001\.h5 ", evaluate, new, part="all", bootstrap=0)
 
 
 def test_bags_without_instance_labels_are_counted(new):
@@ -586,7 +607,6 @@ def test_bags_without_instance_labels_are_counted(new):
     report = evaluate(new, part="all", bootstrap=0)
     found = _values(report, "within_bags")
     assert (found["bags_without_instance_labels"], found["positive_bags"]) == (3, 6)
-    assert "3 evaluated bags have no instance labels" in _text(report)
 
 
 def test_a_shared_reason_is_said_once_and_numbers_have_three_digits():

@@ -13,15 +13,9 @@ from rich.console import Console
 from support.made_reports import write_report_folder
 
 import probsa
-from probsa.evaluation import Section, evaluate
-from probsa.evaluation.guarantees import GuaranteeOptions
-from probsa.evaluation.instances.measures import WITHIN_BAGS, WRONG_CALLS
-from probsa.evaluation.words import (
-    INSTANCE_DETECTORS,
-    INSTANCE_TITLES,
-    WITHIN_TITLES,
-    metric_titles,
-)
+from probsa.evaluation import WITHIN_BAGS, WITHIN_TITLES, GuaranteeOptions, Section, evaluate
+from probsa.evaluation.instances.measures import WRONG_CALLS
+from probsa.evaluation.words import INSTANCE_DETECTORS, INSTANCE_TITLES, metric_titles
 from probsa.tasks import TASKS
 
 

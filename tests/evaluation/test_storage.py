@@ -15,15 +15,15 @@ from support.refusals import refused
 import probsa
 from probsa.core import NO_OUTPUTS, Outputs, files, note_written
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
-from probsa.evaluation import PredictionsMetadata, storage
-from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.storage import (
-    read_instances,
+from probsa.evaluation import (
+    Prediction,
+    PredictionsMetadata,
     read_predictions,
     stated_of,
-    write_instances,
+    storage,
     write_predictions,
 )
+from probsa.evaluation.storage import read_instances, write_instances
 from probsa.statistics import Threshold
 
 

@@ -12,11 +12,17 @@ from support.refusals import refused
 
 from probsa.core import read_json, write_csv, write_json
 from probsa.errors import InputError
-from probsa.evaluation import METADATA, evaluate, read_predictions, stored_trust
-from probsa.evaluation.faithfulness import write_curves
-from probsa.evaluation.map_tests import MapTest
-from probsa.evaluation.report.trust import is_gain, map_trust
-from probsa.evaluation.storage import MEAN_FEATURES
+from probsa.evaluation import (
+    MEAN_FEATURES,
+    METADATA,
+    MapTest,
+    evaluate,
+    map_trust,
+    read_predictions,
+    stored_trust,
+    write_curves,
+)
+from probsa.evaluation.report.trust import is_gain
 from probsa.statistics import Metric
 from probsa.tasks import TASKS, Stated
 
@@ -62,7 +68,8 @@ def test_the_rival_stands_beside_the_model_and_decides(tmp_path, own, rival):
     assert (MapTest.MEAN_FEATURES in report.map_trust.failed) is not better
     assert (MapTest.CHANCE in report.map_trust.failed) is (own is POOR)
     assert bool(report.rival) is not better
-    assert set(report.rival) <= set(report.reservations)  # which page and pictures show
+    reservations = {reservation.text for reservation in report.reservations}
+    assert set(report.rival) <= reservations  # which page and pictures show
     (said,) = [line for line in report.summary if line.startswith("trust in the maps: ")]
     assert said == f"trust in the maps: {report.map_trust.sentence}"
     assert report.to_dict()["map_trust"]["verdict"] == report.map_trust.verdict
@@ -158,7 +165,6 @@ def test_one_rule_judges_faithfulness_for_summary_page_and_pictures(tmp_path, ga
     assert (MapTest.FAITHFULNESS in trust.untested) is (expected is None)
     # the drop is said as what it is, and only where it stands for a measurement
     assert trust.validation_drop == (drop if gain is None else None)
-    assert ("validation bags" in trust.sentence) is (gain is None and drop is not None)
     assert "\n" not in trust.line and len(trust.line) < 130
 
 

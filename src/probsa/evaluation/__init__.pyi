@@ -13,6 +13,8 @@ from .baselines.null_maps import labelled_bags as labelled_bags
 from .baselines.null_maps import null_maps_file as null_maps_file
 from .baselines.null_maps import read_null_scores as read_null_scores
 from .baselines.null_maps import write_null_scores as write_null_scores
+from .claims import Caution as Caution
+from .claims import Claim as Claim
 from .context import Context as Context
 from .context import Truth as Truth
 from .context import check_truth as check_truth

@@ -1,4 +1,4 @@
-"""What a report can claim of a model beyond its numbers, each claim once.
+"""What a report can claim of a model beyond its numbers, each claim once, and what it warns of.
 
 Sections decide claims from values, and sentences are made of them. The tests have a simulation for
 each (`tests/evaluation/test_claims.py`): how often it is made where it is false, with one, two and
@@ -41,3 +41,23 @@ class Claim(StrEnum):
     """A method is better than every other one (tables of a benchmark)."""
     GUARANTEE = "guarantee"
     """Sets hold the class, and accepted calls are right, as often as was asked for."""
+
+
+class Caution(StrEnum):
+    """Why numbers, or guarantees, say less than they seem to."""
+
+    ONLY_TRAINING_BAGS = "only training bags"
+    SOME_TRAINING_BAGS = "some training bags"
+    CHOSEN_ON_THESE_BAGS = "chosen on these bags"
+    """The validation bags are evaluated, although there are test bags."""
+    NOTHING_HELD_OUT = "nothing held out"
+    """The validation bags are evaluated, as there are no test bags."""
+    DEFAULT_THRESHOLD = "default threshold"
+    """Calls are made at 0.5, which was not chosen for the model."""
+    MISSING_OUTPUTS = "missing outputs of instances"
+    CHOSEN_ON_CALIBRATION = "chosen on calibration bags"
+    """Guarantees rest on bags that chose weights and threshold."""
+    NO_GROUPS = "no groups"
+    """Guarantees count every bag as a patient."""
+    NOT_FOR_TRAINING_BAGS = "not for training bags"
+    """Guarantees are computed for bags that the model was trained on."""

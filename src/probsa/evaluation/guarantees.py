@@ -6,7 +6,6 @@ each group counts once.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +31,7 @@ from ..statistics import (
     least_groups,
     smallest_alpha,
 )
+from .claims import Caution
 from .context import SEEN, Context, labelled_rows, read_truth, stored_targets, threshold_of
 from .section import Section
 from .storage import Predictions, listed, read_predictions
@@ -63,14 +63,6 @@ P_VALUE = "p_value_"
 """The beginning of the columns of p-values in a table of sets; the name of the class follows."""
 
 
-class Caution(StrEnum):
-    """Why guarantees hold only approximately, or for some bags not at all."""
-
-    CHOSEN_ON_CALIBRATION = "chosen on calibration"
-    NO_GROUPS = "no groups"
-    TRAINING_BAGS = "training bags"
-
-
 CAUTIONS: Mapping[Caution, str] = {
     Caution.CHOSEN_ON_CALIBRATION: (
         "the model's weights and threshold were chosen on the calibration bags, so it may do worse "
@@ -80,7 +72,7 @@ CAUTIONS: Mapping[Caution, str] = {
         "no groups are known, so every bag counts as one patient; if patients have several bags, "
         "give --labels with a column group"
     ),
-    Caution.TRAINING_BAGS: "training bags are evaluated, for which nothing is promised",
+    Caution.NOT_FOR_TRAINING_BAGS: "training bags are evaluated, for which nothing is promised",
 }
 """The cautions in words."""
 
@@ -569,7 +561,7 @@ def _cautions(bags: Context, calibration: Context) -> tuple[Caution, ...]:
     if not bags.truth.group:
         cautions.append(Caution.NO_GROUPS)
     if bags.part in ("train", "all"):
-        cautions.append(Caution.TRAINING_BAGS)
+        cautions.append(Caution.NOT_FOR_TRAINING_BAGS)
     return tuple(cautions)
 
 

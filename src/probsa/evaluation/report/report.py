@@ -20,7 +20,7 @@ from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, Threshold
 from ...tasks import Task, class_name
-from ..claims import Claim
+from ..claims import Caution, Claim
 from ..context import (
     INSTANCE_RESAMPLES,
     Context,
@@ -52,6 +52,10 @@ from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
+
+
+NOT_IN_JSON = ("metadata", "sections", "text", "cautions", "call_threshold")
+"""The fields of a report that JSON has in another place, or in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +97,10 @@ class Report:
     """Whether the maps may be shown as explanations, with the reasons."""
     rival: tuple[str, ...] = ()
     """Says that the model is not shown better than the mean features; empty if it is."""
+    cautions: tuple[Caution, ...] = ()
+    """What the warnings on bags, threshold and outputs are about."""
+    call_threshold: Threshold | None = None
+    """Where `threshold` comes from; None where there is none."""
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -105,9 +113,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
         values = {
-            f.name: plain(getattr(self, f.name))
-            for f in fields(self)
-            if f.name not in ("metadata", "sections", "text")
+            f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_IN_JSON
         }
         values["about"] = plain(self.metadata)
         for section in self.sections:
@@ -290,6 +296,7 @@ def evaluate(
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
     counts = Counter(predictions.parts[i] for i in rows)
+    cautions = _cautions(counts, limit, context)
     predicted_bags = set(predictions.bags)
     present = tuple(section for section in sections if section is not None)
     section_warnings = [warning for section in present for warning in section.warnings]
@@ -307,7 +314,7 @@ def evaluate(
         instance_bags=0 if table is None else len(table.names),
         without_label=tuple(bag for bag in predictions.bags if bag not in truth.targets),
         without_prediction=tuple(bag for bag in truth.targets if bag not in predicted_bags),
-        warnings=(*truth.warnings, *_warnings(counts, limit, context), *section_warnings),
+        warnings=(*truth.warnings, *cautions.values(), *section_warnings),
         metadata=predictions.metadata,
         sections=present,
         text=tuple(text),
@@ -316,6 +323,8 @@ def evaluate(
         claims=summary.claims,
         map_trust=summary.trust,
         rival=summary.reservations,
+        cautions=tuple(cautions),
+        call_threshold=limit,
     )
 
 
@@ -386,32 +395,37 @@ def _threshold_in_words(
     return f"{value}: {threshold.reason or missing}"
 
 
-def _warnings(
+def _cautions(
     counts: Mapping[str, int], threshold: Threshold | None, context: Context
-) -> list[str]:
-    """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
+) -> dict[Caution, str]:
+    """Return what to beware of in the bags, the threshold and the outputs, with its sentence."""
+    cautions: dict[Caution, str] = {}
     training_bags = counts["train"]
-    only_training = training_bags == len(context.rows)
+    if training_bags == len(context.rows):
+        cautions[Caution.ONLY_TRAINING_BAGS] = (
+            "all evaluated bags are training bags: the metrics are optimistic"
+        )
+    elif training_bags:
+        cautions[Caution.SOME_TRAINING_BAGS] = (
+            f"{training_bags} of the evaluated bags are training bags"
+        )
+    if context.part == "val" and {"test", "new"}.isdisjoint(context.predictions.parts):
+        cautions[Caution.NOTHING_HELD_OUT] = NO_TEST
+    elif context.part == "val":
+        cautions[Caution.CHOSEN_ON_THESE_BAGS] = (
+            "model and threshold were chosen on these validation bags: the metrics are optimistic"
+        )
+    if threshold is not None and threshold.origin == "default":
+        cautions[Caution.DEFAULT_THRESHOLD] = (
+            "F1 and accuracies are at 0.5, which was not chosen for these predictions"
+        )
     names = list(context.names)
     if context.part != "train":
         names += context.validation.names
     missing = [bag for bag in names if not context.predictions.has_instances(bag)]
-    tested = not {"test", "new"}.isdisjoint(context.predictions.parts)
-    warnings = {
-        "all evaluated bags are training bags: the metrics are optimistic": only_training,
-        f"{training_bags} of the evaluated bags are training bags": (
-            training_bags and not only_training
-        ),
-        "model and threshold were chosen on these validation bags: the metrics are optimistic": (
-            context.part == "val" and tested
-        ),
-        NO_TEST: context.part == "val" and not tested,
-        "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
-            threshold is not None and threshold.origin == "default"
-        ),
-        f"no per-instance outputs of {listed(missing)}": missing,
-    }
-    return [warning for warning, holds in warnings.items() if holds]
+    if missing:
+        cautions[Caution.MISSING_OUTPUTS] = f"no per-instance outputs of {listed(missing)}"
+    return cautions
 
 
 def _instances(
