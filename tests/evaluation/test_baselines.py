@@ -25,6 +25,7 @@ from probsa.evaluation import (
 )
 from probsa.evaluation.baselines.distance import MOST_INSTANCES, Gaussian
 from probsa.evaluation.baselines.null_maps import NO_COORDINATES, NO_INTENSITY, position_basis
+from probsa.evaluation.words import NULL_TITLES
 from probsa.models import build
 from probsa.statistics import MEAN_SHARE, Draws, Metric, Support, mean_of_items
 
@@ -147,11 +148,11 @@ def test_what_is_missing_has_a_reason_and_bad_bags_are_refused(fitted):
     assert without.about["mean_features_C"] == 1.0  # no validation bags
     bad = stored("bad", seed=0, y=0)
     bad.features[3, 1] = np.nan
-    with pytest.raises(BagError, match="'bad': its features hold NaN or infinity, first in row 3"):
+    with pytest.raises(BagError, match=r"'bad'.* row 3"):
         fit(({"bad": bad}, {"bad": 0}))
     narrow = replace(bad, features=np.zeros((15, 2), np.float32))
-    refused(BagError, f"2 features per instance, .* fitted on {WIDTH}", fitted.scores, narrow)
-    refused(InputError, "no training bags", fit, ({}, {}))
+    refused(BagError, f"\\b2 .*\\b{WIDTH}\\b", fitted.scores, narrow)
+    refused(InputError, "training bags", fit, ({}, {}))
 
 
 def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted, tmp_path):
@@ -162,13 +163,13 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
         np.testing.assert_array_equal(again.scores(bag)[name], score)
     assert again.about == fitted.about
     (tmp_path / "text").write_text("no maps")
-    refused(CheckpointError, "damaged or not a safetensors file", NullMaps.load, tmp_path / "text")
+    refused(CheckpointError, "text", NullMaps.load, tmp_path / "text")
     save_file({"mean": np.zeros(2)}, tmp_path / "other")
-    refused(CheckpointError, "does not hold null maps", NullMaps.load, tmp_path / "other")
+    refused(CheckpointError, "other", NullMaps.load, tmp_path / "other")
     fitted.save(tmp_path / "maps.safetensors")
     arrays = {**fitted.arrays, "norm.weight": np.zeros(2), "whitening": np.zeros((2, 2))}
     replace(fitted, arrays=arrays).save(tmp_path / "misshapen")
-    with pytest.raises(CheckpointError, match=r"damaged: whitening is float64 of shape \(2, 2\)"):
+    with pytest.raises(CheckpointError, match=r"whitening .*\(2, 2\)"):
         NullMaps.load(tmp_path / "misshapen")
 
 
@@ -183,10 +184,8 @@ def test_a_map_must_beat_every_null_map():
     nulls = {"centre": sample(0.6, seed=1), "norm": sample(0.55, seed=2)}
     won = compare_to_null_maps("evidence", sample(0.8), nulls)
     assert (won.verdict, won.null) == ("better", "centre")
-    assert won.sentence.startswith(
-        "The evidence map finds evidence better than every null map: AUROC within bags .800 "
-        "against .600 of the distance from the centre; difference +.200 [+.1"
-    )
+    for fact in ("evidence map", " .800 ", " .600 ", NULL_TITLES["centre"], "+.200 [+.1"):
+        assert fact in won.sentence
     low, high = won.differences["centre"].low, won.differences["centre"].high
     half = stats.t.ppf(0.975, 49) * 0.02 * 2**0.5
     assert (low, high) == pytest.approx((0.2 - half, 0.2 + half), abs=0.005)
@@ -194,22 +193,21 @@ def test_a_map_must_beat_every_null_map():
     nulls["norm"] = sample(0.55, deviation=0.3, seed=2)
     open_ = compare_to_null_maps("evidence", sample(0.8), nulls)
     assert (open_.verdict, open_.null) == ("undecided", "centre")
-    assert "but +.250 [−" in open_.sentence and "length of the features" in open_.sentence
+    assert "+.250 [−" in open_.sentence and NULL_TITLES["norm"] in open_.sentence
 
 
 def test_a_map_that_loses_and_one_that_cannot_be_compared():
     nulls = {"position": sample(0.9, seed=1)}
     lost = compare_to_null_maps("attention", sample(0.6), nulls)
-    assert lost.verdict == "not better" and "does not find evidence better" in lost.sentence
-    assert "difference −.300 [−" in lost.sentence
+    assert lost.verdict == "not better" and "−.300 [−" in lost.sentence
     alone = compare_to_null_maps("attention", sample(0.6, patients=1), nulls)
     assert alone.verdict == "undecided" and alone.claim is None
     assert alone.differences["position"].no_interval.patients == 1
     nothing = compare_to_null_maps("attention", sample(0.6), {})
-    assert nothing.verdict == "undefined" and "no null map" in nothing.sentence
+    assert nothing.verdict == "undefined" and nothing.null is None
     missing = Metric.undefined("no positive bag")
     undefined = compare_to_null_maps("attention", missing, nulls)
-    assert "no positive bag" in undefined.sentence and undefined.null is None
+    assert undefined.value.reason in undefined.sentence and undefined.null is None
 
 
 SIGNAL = {"random": (0.0, 0.0), "equal": (1.0, 1.0), "better": (1.5, 0.5)}
@@ -327,10 +325,10 @@ def test_files_of_distances(tmp_path):
     one, other = fitted.scores(bags["v1"]), read.scores(bags["v1"])
     np.testing.assert_allclose(one["ood_distance"], other["ood_distance"], rtol=1e-4)
     narrow = Bag(name="n", x=torch.zeros(3, 2), **NO_EDGES)
-    with pytest.raises(BagError, match="bag 'n' has 2 features per instance, those of training 5"):
+    with pytest.raises(BagError, match=r"bag 'n' .*2 .*5"):
         read.scores(narrow)
     (tmp_path / "d.npz").write_bytes(b"no archive")
-    with pytest.raises(InputError, match="does not hold the distances of a run"):
+    with pytest.raises(InputError, match=r"d\.npz"):
         TrainingDistance.read(tmp_path / "d.npz")
 
 

@@ -208,8 +208,8 @@ def test_a_threshold_that_is_asked_for_is_chosen_on_validation_and_judged_on_tes
 
 def test_a_threshold_cannot_be_chosen_without_validation_bags(tmp_path):
     write(tmp_path / "p", threshold=0.5, validation=False)
-    with pytest.raises(InputError, match=r"no labelled validation bag.*probsa predict RUN"):
+    with pytest.raises(InputError, match="RUN/predictions"):
         evaluate(tmp_path / "p", threshold="sensitivity=0.9")
     write(tmp_path / "q", threshold=0.5)
-    with pytest.raises(InputError, match="threshold rule is 'speed=1'"):
+    with pytest.raises(InputError, match="'speed=1'"):
         evaluate(tmp_path / "q", threshold="speed=1")

@@ -19,7 +19,7 @@ from probsa.evaluation import (
     within_bag,
 )
 from probsa.evaluation.ensemble import combine
-from probsa.evaluation.instances.measures import dice_threshold, precision_of_top
+from probsa.evaluation.instances.measures import NO_VALIDATION, dice_threshold, precision_of_top
 from probsa.evaluation.scores import NOT_STORED, evidence, flip
 from probsa.statistics import MEAN_SHARE, Draws, replicate_weights
 from probsa.statistics.intervals import interval
@@ -386,8 +386,8 @@ def test_the_run_of_each_fold_has_its_own_threshold():
     ]
     assert got["dice"].value == pytest.approx(np.mean(each))
     lacking = instance_metrics([test], validation=[{0: chosen_on[0]}], folds=fold, bootstrap=0)
-    assert lacking["dice"].reason.startswith("fold 1: no validation predictions")
-    with pytest.raises(InputError, match="bag 'b11' has no fold"):
+    assert lacking["dice"].reason == f"fold 1: {NO_VALIDATION}"
+    with pytest.raises(InputError, match="'b11'"):
         instance_metrics([test], folds={k: v for k, v in fold.items() if k != "b11"})
 
 
@@ -417,18 +417,18 @@ def test_a_further_column_that_a_bag_lacks_is_left_out_with_its_reason():
 
 def test_bad_input():
     bags, positive = mixed(4)
-    with pytest.raises(InputError, match=r"several kinds \(logit, weight\)"):
+    with pytest.raises(InputError, match="logit, weight"):
         table([*bags, replace(bags[1], score_kind="weight")])
     other, _ = mixed(4, kind="probability")
-    with pytest.raises(InputError, match="test scores are of kind 'logit', validation's 'prob"):
+    with pytest.raises(InputError, match=r"'logit'.* 'prob"):
         measured(bags, positive, validation=other)
     one, less = table(bags), table(bags[:-1])
-    with pytest.raises(InputError, match=r"replicates 0 and 1 have different bags \('b3'\)"):
+    with pytest.raises(InputError, match=r"0 and 1 .*'b3'"):
         instance_metrics([one, less])
-    with pytest.raises(InputError, match="1 replicates, but validation predictions of 2"):
+    with pytest.raises(InputError, match=r"^1 .* 2:"):
         instance_metrics([one], validation=[one, one])
     bags[2].attention_mean[3] = np.nan
-    refused(BagError, "bag 'b2' has attention that is nan", table, bags)
+    refused(BagError, "'b2'", table, bags)
 
 
 def test_only_bags_with_positive_instances_count_and_evidence_of_zero_is_negative():

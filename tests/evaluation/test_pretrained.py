@@ -195,13 +195,13 @@ def test_a_repository_is_read_from_the_cache_offline(saved, tmp_path, monkeypatc
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     loaded = probsa.from_pretrained("someone/made", revision=commit, device="cpu")
     assert len(loaded.members) == 2
-    with pytest.raises(InputError, match="repository of this name cannot be read"):
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE"):
         probsa.from_pretrained("someone/else", device="cpu")
 
 
 def test_names_that_are_neither_folder_nor_repository(monkeypatch):
     for name in ("missing", "./missing/model", "a/b/c"):
-        refused(InputError, "there is no folder", probsa.from_pretrained, name)
+        refused(InputError, name, probsa.from_pretrained, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused(MissingExtra, r"'\.\[hub\]'", probsa.from_pretrained, "someone/made")
 

@@ -197,11 +197,11 @@ def test_old_predictions_are_restored_if_the_new_ones_cannot_replace_them(tmp_pa
 
 def test_a_folder_in_use_is_refused(tmp_path):
     _write(tmp_path / "p", [_prediction("old")])
-    with pytest.raises(OutputExists, match="exists and is not empty: give a new folder or --over"):
+    with pytest.raises(OutputExists, match="--overwrite"):
         _write(tmp_path / "p", [_prediction("new")])
     for file in storage.OWN - {"instances", "null_maps"}:  # all that a prediction may write
         (tmp_path / "p" / file).touch()
-    with pytest.raises(OutputExists, match="was not written by probsa"):
+    with pytest.raises(OutputExists, match=str(tmp_path / "p")):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     for file in (tmp_path / "p").glob("*.*"):
         if file.is_file():
@@ -209,11 +209,11 @@ def test_a_folder_in_use_is_refused(tmp_path):
     _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert len(list((tmp_path / "p").glob("[!.]*"))) == 3
     (tmp_path / "p" / "thesis.txt").write_text("years of work")
-    with pytest.raises(OutputExists, match=r"contains 'thesis\.txt', which does not belong"):
+    with pytest.raises(OutputExists, match=r"thesis\.txt"):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
-    refused(OutputExists, "is a file", _write, tmp_path / "file", [_prediction("new")])
+    refused(OutputExists, str(tmp_path / "file"), _write, tmp_path / "file", [_prediction("new")])
     (tmp_path / "empty").mkdir()
     _write(tmp_path / "empty", [_prediction("new")])
     assert read_predictions(tmp_path / "empty").bags == ("new",)
@@ -222,15 +222,15 @@ def test_a_folder_in_use_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("predictions", "error", "message"),
     [
-        ([_prediction("a"), _prediction("a")], BagError, "two bags are named 'a'"),
-        ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
-        ([_prediction("..")], BagError, "cannot be a file name"),
-        ([], InputError, "there are no predictions to write"),
-        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is 'nan', expected a fini"),
-        ([_prediction(bag_ood=2.0)], BagError, "'a': ood is '2.0', expected .* from 0 to 1: its"),
-        ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
-        ([_number(probability=(np.inf,))], BagError, "'a': mean is 'inf', .*: its features are"),
-        ([_number(scores={"nll": np.nan})], BagError, "'a': nll is 'nan', .*: its features are"),
+        ([_prediction("a"), _prediction("a")], BagError, "'a'"),
+        ([_prediction("../a")], BagError, r"'\.\./a'"),
+        ([_prediction("..")], BagError, r"'\.\.'"),
+        ([], InputError, "/p$"),
+        ([_prediction(probability=(np.nan,))], BagError, "'a': p_1 is 'nan'"),
+        ([_prediction(bag_ood=2.0)], BagError, r"'a': ood is '2\.0'"),
+        ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "'a' .* 3 .* 2 classes"),
+        ([_number(probability=(np.inf,))], BagError, "'a': mean is 'inf'"),
+        ([_number(scores={"nll": np.nan})], BagError, "'a': nll is 'nan'"),
     ],
 )
 def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):
@@ -245,8 +245,8 @@ def folder(tmp_path):
 
 
 def test_no_folder_and_no_table_and_a_bare_one(tmp_path, folder):
-    refused(InputError, r"there is no folder .*nowhere", read_predictions, tmp_path / "nowhere")
-    refused(TableError, r"has no predictions\.csv", read_predictions, tmp_path)
+    refused(InputError, "nowhere", read_predictions, tmp_path / "nowhere")
+    refused(TableError, r"predictions\.csv", read_predictions, tmp_path)
     (folder / "predictions.json").unlink()
     (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
     read = read_predictions(folder)
@@ -261,20 +261,20 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bag,label\na,1\n", "no column 'p_<class>' and no column 'sd_<class>'"),
-        ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
-        ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
-        ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
-        (WHOLE + 2 * "a,test,1,1,.5,0\n", "line 3: bag 'a' is already in line 2"),
-        (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
-        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
-        (WHOLE + "a,test,9,1,.5,0\n", "bag 'a': label is '9', expected a whole number from 0 to 1"),
-        (WHOLE + "a,weird,1,1,.5,0\n", "bag 'a': part is 'weird', expected train, val, test, new"),
-        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected a finite number from 0 to"),
-        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
-        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
-        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected"),
-        (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", "probabilities of x, but predictions"),
+        ("bag,label\na,1\n", "'p_<class>' .*'sd_<class>'"),
+        ("bag,label,p_1\na,1,.5\n", "'sd_1'"),
+        ("label,p_1,sd_1\n1,.5,0\n", "'bag'"),
+        ("bag,label,p_1,sd_1\na,1,.5,0\n", "'part'"),
+        (WHOLE + 2 * "a,test,1,1,.5,0\n", "line 3: bag 'a' .*line 2"),
+        (WHOLE + ",test,1,1,.5,0\n", "line 2: .*'bag'"),
+        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes'"),
+        (WHOLE + "a,test,9,1,.5,0\n", "bag 'a': label is '9'.* 0 to 1"),
+        (WHOLE + "a,weird,1,1,.5,0\n", "bag 'a': part is 'weird'"),
+        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan'"),
+        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is ''"),
+        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5'"),
+        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far'"),
+        (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", " x, .*predictions.json"),
     ],
 )
 def test_tables_that_cannot_be_used(folder, text, message):
@@ -285,18 +285,18 @@ def test_tables_that_cannot_be_used(folder, text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda stored: {"classes": ["0", "1"]}, "is damaged: threshold is missing"),
-        (lambda stored: stored | {"task": "regression"}, "is damaged: outputs is missing"),
-        (lambda stored: stored | {"threshold": "x"}, "is damaged: threshold"),
-        (lambda stored: stored | {"classes": [1, 2]}, "is damaged: classes"),
-        (lambda stored: stored | {"kappa": {}}, "is damaged: kappa"),
-        (lambda stored: [1], "is a list"),
+        (lambda stored: {"classes": ["0", "1"]}, "threshold"),
+        (lambda stored: stored | {"task": "regression"}, "outputs"),
+        (lambda stored: stored | {"threshold": "x"}, "threshold"),
+        (lambda stored: stored | {"classes": [1, 2]}, "classes"),
+        (lambda stored: stored | {"kappa": {}}, "kappa"),
+        (lambda stored: [1], "a list"),
     ],
 )
 def test_metadata_that_cannot_be_used(folder, change, message):
     file = folder / "predictions.json"
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    refused(InputError, rf"predictions\.json.*{message}|{message}", read_predictions, folder)
+    refused(InputError, rf"predictions\.json.*{message}", read_predictions, folder)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_metadata_that_cannot_be_used(folder, change, message):
 )
 def test_tables_and_metadata_that_are_damaged(folder, file, content):
     (folder / f"predictions.{file}").write_bytes(content)
-    refused(InputError, rf"predictions\.{file}|cannot be a file name", read_predictions, folder)
+    refused(InputError, rf"predictions\.{file}|\.\./x", read_predictions, folder)
 
 
 def _alter(f, name, data):
@@ -332,16 +332,16 @@ def _nothing_stored(f):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
-        (lambda f: f.pop("degree"), "it lacks degree"),
-        (lambda f: _alter(f, "degree", np.zeros(4)), r"float64 of shape \(4,\), .* each of 5 inst"),
-        (lambda f: _alter(f, "degree", 3.0), r"degree is float64 of shape \(\)"),
-        (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
-        (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
-        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords is .*\(5, 3\), expected 1 or 2"),
-        (lambda f: _alter(f, "coords", np.full((5, 2), 1e17)), "coords hold numbers above"),
+        (_only_features, "attention_mean, .* features"),
+        (lambda f: f.pop("degree"), "degree"),
+        (lambda f: _alter(f, "degree", np.zeros(4)), r"degree .*\(4,\).* 5 "),
+        (lambda f: _alter(f, "degree", 3.0), r"degree .*\(\)"),
+        (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree"),
+        (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "attention_mean"),
+        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords .*\(5, 3\)"),
+        (lambda f: _alter(f, "coords", np.full((5, 2), 1e17)), "coords"),
         *(
-            (lambda f, k=k, v=v: _alter(f, k, v), rf"{k} is \w+ of shape .*, expected .*number")
+            (lambda f, k=k, v=v: _alter(f, k, v), rf"{k} ")
             for k, v in {
                 "instance_labels": np.zeros((5, 1), int),
                 "degree": np.zeros((5, 2)),
@@ -350,12 +350,12 @@ def _nothing_stored(f):
                 "slide": np.zeros(5),
             }.items()
         ),
-        (lambda f: _alter(f, "weight_mean", np.zeros((5, 3))), r"\(5, 3\), expected that of"),
-        (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
+        (lambda f: _alter(f, "weight_mean", np.zeros((5, 3))), r"weight_mean .*\(5, 3\)"),
+        (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x'"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
-        (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),
+        (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty'"),
         (lambda f: f.attrs.update({"kind": 3}), "kind"),
-        (lambda f: f.attrs.update({"slides": ["x"]}), "the slides .* do not fit"),
+        (lambda f: f.attrs.update({"slides": ["x"]}), "slides .*'x'"),
         (_nothing_stored, "nothing is stored|would take"),
     ],
 )
@@ -368,12 +368,12 @@ def test_instances_that_cannot_be_read(folder, change, message):
 
 def test_instances_that_are_no_file_of_instances(folder):
     read = read_predictions(folder)
-    refused(UnknownName, r"no predicted bag named 'aa'\. Did you mean 'a'", read.instances, "aa")
+    refused(UnknownName, r"'aa'.* 'a'", read.instances, "aa")
     path = read.instance_path("a")
     path.write_bytes(path.read_bytes()[:1000])
-    refused(BagError, r"a\.h5 cannot be read as HDF5", read.instances, "a")
+    refused(BagError, r"a\.h5", read.instances, "a")
     path.unlink()
-    refused(BagError, r"no per-instance outputs at .*a\.h5", read.instances, "a")
+    refused(BagError, r"a\.h5", read.instances, "a")
 
 
 @pytest.mark.parametrize("name", ["a:b", "why?", "end.", "end "])
@@ -386,7 +386,7 @@ def test_a_name_that_windows_cannot_store_is_refused_there(tmp_path, monkeypatch
 def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
     """As on macOS and Windows, where `A.h5` and `a.h5` are one file."""
     monkeypatch.setattr(files, "check_file_name", str.lower)
-    with pytest.raises(BagError, match="'A' has the file name of another bag"):
+    with pytest.raises(BagError, match="'A'"):
         _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
     assert not (tmp_path / "p").exists()
 
