@@ -21,7 +21,13 @@ from scipy.stats import binom
 from support.made_predictions import made as made_bag
 from support.paths import ROOT
 
-from probsa.evaluation import Claim, compare_to_null_maps, doubt, instance_evidence
+from probsa.evaluation import (
+    Claim,
+    PredictionsMetadata,
+    compare_to_null_maps,
+    doubt,
+    instance_evidence,
+)
 from probsa.evaluation.instances.measures import BAGS, detections, detector_claim
 from probsa.evaluation.report.summary import is_above
 from probsa.evaluation.report.uncertainty import (
@@ -307,7 +313,7 @@ def as_many_patients_are_unlike_training_as_expected(bags: int, positives: int) 
             bags=names,
             parts=["val" if inside else "test" for inside in of_validation],
             ood=np.where(distance > limit, 1.0, 0.5),
-            metadata={"distance_validation_bags": int(of_validation.sum())},
+            metadata=PredictionsMetadata(distance_validation_bags=int(of_validation.sum())),
         )
         patients = [f"patient {k}" for k in cohort.patient]
         group = dict(zip(names, patients, strict=True))

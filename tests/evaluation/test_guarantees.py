@@ -308,7 +308,7 @@ def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"seed": 5}, "'q-val"),
+        ({"seed": 5}, "'q-test0-0'"),
         ({"epoch": 4}, "epoch is 3 and 4"),
         ({"classes": ("a", "b")}, "classes is 0, 1 and a, b"),
     ],
