@@ -63,13 +63,13 @@ def instance_table(context: Context) -> InstanceTable | None:
         if choice is not None and choice.chosen in scores[1:]:
             shown_scores.append(choice.chosen)
         columns: dict[Column, Values | str] = {}
-        for name in shown_scores:
-            columns[MapColumn("map", name)] = class_column(p, map_values(p, name))
+        for score in shown_scores:
+            columns[MapColumn("map", score)] = class_column(p, map_values(p, score))
         null_scores = {"centre": centre(p.coords)}
         if has_null_scores:
             null_scores = read_null_scores(folder, p.name, instances=len(p.attention_mean))
-        for name, score in null_scores.items():
-            columns[MapColumn("null", name)] = score
+        for name, values in null_scores.items():
+            columns[MapColumn("null", name)] = values
         return columns
 
     table = InstanceTable.of(context.instances(), positive=context.is_positive, more=maps)
