@@ -26,11 +26,29 @@ from probsa.workflow import predict_folder
 
 def flags(features, labels, run, *more, epochs="1"):
     return [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(run),
-        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0",
-        "--epochs", epochs, "--temperature-scaling", "true", "--device", "cpu",
-        "--tensorboard", "false", *more,
-    ]  # fmt: skip
+        "train",
+        "--features",
+        str(features),
+        "--labels",
+        str(labels),
+        "--out",
+        str(run),
+        "--model",
+        "abmil-probsa-diag",
+        "--model.embed",
+        "8",
+        "--test-fold",
+        "0",
+        "--epochs",
+        epochs,
+        "--temperature-scaling",
+        "true",
+        "--device",
+        "cpu",
+        "--tensorboard",
+        "false",
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,18 @@ def trained(tmp_path_factory):
         model="abmil-probsa-diag",
         model_arguments={"embed": 8, "attention_dim": 4, "samples": 3, "predict_samples": 10},
         training=TrainingConfig(
-            epochs=40, batch_size=5, device="cpu", tensorboard=False, threads=1,
-            learning_rate=1e-2, warmup_epochs=0, members=2, select="last",
+            epochs=40,
+            batch_size=5,
+            device="cpu",
+            tensorboard=False,
+            threads=1,
+            learning_rate=1e-2,
+            warmup_epochs=0,
+            members=2,
+            select="last",
             temperature_scaling=True,
         ),
-    )  # fmt: skip
+    )
     scaled = train(config, folder / "scaled")
     plain = RunFolder(Path(shutil.copytree(scaled.path, folder / "plain")))
     text = plain.config_file.read_text()

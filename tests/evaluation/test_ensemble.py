@@ -25,10 +25,17 @@ def made(seed, *, n=6, classes=None, name="a"):
         return g.uniform(0.01, 1, shape).astype(np.float32)
 
     return Prediction(
-        name=name, probability=p, std=draw(p.shape) * 0.1, coords=np.arange(n)[:, None],
-        attention_mean=g.normal(size=shape).astype(np.float32), attention_variance=draw(),
-        weight_mean=draw(), weight_variance=draw(), degree=draw((n,)), kind="ct",
-    )  # fmt: skip
+        name=name,
+        probability=p,
+        std=draw(p.shape) * 0.1,
+        coords=np.arange(n)[:, None],
+        attention_mean=g.normal(size=shape).astype(np.float32),
+        attention_variance=draw(),
+        weight_mean=draw(),
+        weight_variance=draw(),
+        degree=draw((n,)),
+        kind="ct",
+    )
 
 
 @pytest.mark.parametrize("classes", [None, 3])

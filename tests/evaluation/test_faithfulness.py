@@ -146,9 +146,14 @@ def test_curves_are_of_scaled_probabilities():
 
 def test_the_area_is_the_mean_difference_between_the_curves():
     curves = DeletionCurves(
-        name="a", shown="attention", removal="bag", counts=(0, 1, 3), instances=4,
-        most_first={"shown": (0.8, 0.6, 0.2)}, least_first={"shown": (0.8, 0.8, 1.0)},
-    )  # fmt: skip
+        name="a",
+        shown="attention",
+        removal="bag",
+        counts=(0, 1, 3),
+        instances=4,
+        most_first={"shown": (0.8, 0.6, 0.2)},
+        least_first={"shown": (0.8, 0.8, 1.0)},
+    )
     # differences 0, 0.2, 0.8 at 0, 1 and 3 of 4: (0.1 + 2 · 0.5) / 3
     assert curves.areas == {"shown": pytest.approx(1.1 / 3)}
 
@@ -193,11 +198,16 @@ def predicted(folder, curves, *, threshold=0.5, probability=0.9):
     names = [c.name for c in curves]
     write_predictions(
         folder,
-        (made(n, np.zeros(3), probability=[probability if k % 2 else 0.2])
-         for k, n in enumerate(names)),
+        (
+            made(n, np.zeros(3), probability=[probability if k % 2 else 0.2])
+            for k, n in enumerate(names)
+        ),
         labels={n: k % 2 for k, n in enumerate(names)},
-        parts=dict.fromkeys(names, "test"), classes=("0", "1"), threshold=threshold, metadata={},
-    )  # fmt: skip
+        parts=dict.fromkeys(names, "test"),
+        classes=("0", "1"),
+        threshold=threshold,
+        metadata={},
+    )
     write_curves(folder, curves)
 
 
@@ -209,9 +219,14 @@ def stored(name, area, *, rank=0.5, **fields):
         **fields,
     }
     return DeletionCurves(
-        name=name, shown="attention", removal="bag", counts=(0, 9), instances=10,
-        rank_correlation=rank, **values,
-    )  # fmt: skip
+        name=name,
+        shown="attention",
+        removal="bag",
+        counts=(0, 9),
+        instances=10,
+        rank_correlation=rank,
+        **values,
+    )
 
 
 def faithfulness_of(report):
@@ -255,11 +270,14 @@ def test_a_finding_is_called_from_its_own_threshold(tmp_path):
     p = {"b0": (0.9, 0.05), "b1": (0.99, 0.05), "b2": (0.2, 0.15), "b3": (0.2, 0.05)}
     task = {"task": "multilabel", "outputs": ("x", "y")}
     write_predictions(
-        tmp_path / "p", [made(n, np.zeros(3), probability=v, **task) for n, v in p.items()],
+        tmp_path / "p",
+        [made(n, np.zeros(3), probability=v, **task) for n, v in p.items()],
         labels={n: (float(k % 2), float(k // 2)) for k, n in enumerate(p)},
-        parts=dict.fromkeys(p, "test"), classes=("x", "y"), threshold=None,
+        parts=dict.fromkeys(p, "test"),
+        classes=("x", "y"),
+        threshold=None,
         metadata={"thresholds": [0.95, 0.1]},
-    )  # fmt: skip
+    )
     write_curves(tmp_path / "p", [stored(n, 0.1 * k) for k, n in enumerate(p)])
     section = faithfulness_of(evaluate(tmp_path / "p", bootstrap=0))
     assert section.values["metrics"]["area_shown"].value == pytest.approx(0.15)  # of b1 and b2

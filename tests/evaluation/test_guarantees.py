@@ -63,10 +63,14 @@ def evaluated(folder, table, *, part="test"):
     truth, parts = read_truth(predictions, table), (part, "new")
     named = enumerate(zip(predictions.bags, predictions.parts, strict=True))
     return Context(
-        predictions=predictions, truth=truth, part=part, threshold=predictions.threshold,
+        predictions=predictions,
+        truth=truth,
+        part=part,
+        threshold=predictions.threshold,
         rows=tuple(i for i, (bag, of) in named if of in parts and bag in truth.targets),
-        bootstrap=0, seed=0,
-    )  # fmt: skip
+        bootstrap=0,
+        seed=0,
+    )
 
 
 def section(folder, table, *, part="test", **options):
@@ -109,9 +113,14 @@ def write_numbers(folder, *, count=60, seed=0, parts=("val", "test")):
         targets[name], part_of[name] = (amount + sd * g.normal(),), parts[k // 2 % len(parts)]
     metadata = {"model": "abmil", "training_targets": [list(t) for t in targets.values()]}
     write_predictions(
-        folder, predictions, labels=targets, parts=part_of, classes=(), threshold=None,
+        folder,
+        predictions,
+        labels=targets,
+        parts=part_of,
+        classes=(),
+        threshold=None,
         metadata=metadata,
-    )  # fmt: skip
+    )
     rows = [f"{name},p{k // 2},{y}" for k, (name, (y,)) in enumerate(targets.items())]
     table = folder.with_suffix(".csv")
     table.write_text("\n".join(["bag,group,label", *rows]) + "\n")
@@ -252,9 +261,14 @@ def test_the_report_says_what_is_promised(cohort):
     assert without_groups == (Caution.CHOSEN_ON_CALIBRATION, Caution.NO_GROUPS)
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert list(values) == [
-        "calibration", "calibration_bags", "calibration_groups", "sets", "accepted", "caution",
+        "calibration",
+        "calibration_bags",
+        "calibration_groups",
+        "sets",
+        "accepted",
+        "caution",
         "unmet",
-    ]  # fmt: skip
+    ]
 
 
 def test_other_bags_can_calibrate(cohort, numbers, tmp_path):

@@ -162,11 +162,14 @@ def test_a_call_may_flip_with_the_sign_of_the_evidence():
     means, deviations = np.array([[2, -3.0], [0.2, 1.0]]), np.array([[0.5, 1.0], [1.0, 2.0]])
     members = [
         made(
-            "a", m, attention_variance=s**2, score_kind="evidence",
+            "a",
+            m,
+            attention_variance=s**2,
+            score_kind="evidence",
             probability_positive=norm.cdf(m / s).astype(np.float32),
         )
         for m, s in zip(means, deviations, strict=True)
-    ]  # fmt: skip
+    ]
     positive = norm.cdf(means / deviations).mean(0)
     expected = np.minimum(positive, 1 - positive)
     both = combine(members, align=False)
@@ -394,9 +397,15 @@ def test_the_run_of_each_fold_has_its_own_threshold():
 def test_columns_of_several_classes():
     mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]])
     first = made(
-        "a", mu, [1, 0, 0], attention_variance=np.ones((3, 3)), degree=[1, 2, 3],
-        weight_mean=np.zeros((3, 3)), probability=(0.5, 0.4, 0.1), task="multiclass",
-    )  # fmt: skip
+        "a",
+        mu,
+        [1, 0, 0],
+        attention_variance=np.ones((3, 3)),
+        degree=[1, 2, 3],
+        weight_mean=np.zeros((3, 3)),
+        probability=(0.5, 0.4, 0.1),
+        task="multiclass",
+    )
     assert measured([first])["auroc"].value == 1.0  # class 1 is the most probable above 0
     second = replace(first, probability=np.float32([0.5, 0.1, 0.4]))
     assert measured([second])["auroc"].value == 0.0

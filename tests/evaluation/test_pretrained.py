@@ -34,24 +34,36 @@ def run(tmp_path_factory):
     lines = ["bag,label,fold"]
     for k, (x, coords) in enumerate(pairs):
         write_bag(
-            folder / "features" / f"s{k}.h5", features=x, coords=coords, kind="slide",
+            folder / "features" / f"s{k}.h5",
+            features=x,
+            coords=coords,
+            kind="slide",
             attributes={"patch_size": 64, "patch_size_level0": 64, "overlap": 0},
             stamps={"encoder": "resnet50", "mpp": "0.5"},
-        )  # fmt: skip
+        )
         lines.append(f"s{k},{k % 2},{k // 2 % 3}")
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
     config = RunConfig(
         data=DataConfig(
-            features=folder / "features", labels=folder / "labels.csv", test_fold=0,
+            features=folder / "features",
+            labels=folder / "labels.csv",
+            test_fold=0,
             standardize=True,
         ),
         model="abmil-probsa-diag",
         model_arguments={"embed": 8, "attention_dim": 4, "predict_samples": 10},
         training=TrainingConfig(
-            epochs=2, batch_size=4, device="cpu", threads=1, tensorboard=False, members=2,
-            temperature_scaling=True, learning_rate=0.01, warmup_epochs=0,
+            epochs=2,
+            batch_size=4,
+            device="cpu",
+            threads=1,
+            tensorboard=False,
+            members=2,
+            temperature_scaling=True,
+            learning_rate=0.01,
+            warmup_epochs=0,
         ),
-    )  # fmt: skip
+    )
     trained = train(config, folder / "run")
     finish_run(trained, bootstrap=20, maps="none", extras=False)
     # so few bags determine none
@@ -117,10 +129,17 @@ def test_the_card_states_the_files_of_the_run(run, saved):
     assert missing and f"| AUROC | {auroc['value']:.3f} | {missing} |" in body
     assert "On 4 bags of the test part" in body
     for part in (
-        "Twelve made slides.", "4 training, 4 validation, 4 test", "patches of slides",
-        "resnet50 (licence:", "64 pixels", "attention logits f", "of 2 members", "Not a medical",
-        "arXiv:2507.14932", "members: 2",
-    ):  # fmt: skip
+        "Twelve made slides.",
+        "4 training, 4 validation, 4 test",
+        "patches of slides",
+        "resnet50 (licence:",
+        "64 pixels",
+        "attention logits f",
+        "of 2 members",
+        "Not a medical",
+        "arXiv:2507.14932",
+        "members: 2",
+    ):
         assert part in body, part
     assert "$" not in body
     # what the evaluation says against model and maps, and where calls begin

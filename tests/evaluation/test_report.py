@@ -57,10 +57,14 @@ def _bag(name, *, classes=2, masks=True, kind="evidence", variance=1.0, members=
         spreads |= {"attention_variance": within + between, "variance_within": within}
         spreads |= {"variance_between": between, "std_within": 0.6 * s, "std_between": 0.8 * s}
     found = made(
-        name, rng.normal(size=n) + truth, truth if masks else None, probability=p,
-        weight_mean=np.full(n, 1 / n), score_kind=kind,
+        name,
+        rng.normal(size=n) + truth,
+        truth if masks else None,
+        probability=p,
+        weight_mean=np.full(n, 1 / n),
+        score_kind=kind,
         task="binary" if classes == 2 else "multiclass",
-    )  # fmt: skip
+    )
     if kind == "evidence":
         spreads["instance_probability"] = 1 / (1 + np.exp(-found.attention_mean + 0.2))
     return replace(found, **{k: np.float32(v) for k, v in spreads.items()})
@@ -73,22 +77,28 @@ def _bags(n=40, **options):
 def _folder(path, *, parts=tuple(PARTS), labels=None, threshold=None, classes=("0", "1"), **other):
     names = [n for n in LABELS if n.rstrip("0123456789") in parts]
     write_predictions(
-        path, (_bag(n, **{"masks": False, **other}) for n in names),
+        path,
+        (_bag(n, **{"masks": False, **other}) for n in names),
         labels=LABELS if labels is None else labels,
         parts={n: n.rstrip("0123456789") for n in names},
-        classes=classes, threshold=threshold, metadata={"model": "abmil"},
-    )  # fmt: skip
+        classes=classes,
+        threshold=threshold,
+        metadata={"model": "abmil"},
+    )
     return path
 
 
 def _report(path, bags, *, labels=None, classes=2, bootstrap=0, parts=None, metadata=None):
     write_predictions(
-        path, bags,
+        path,
+        bags,
         labels=labels or {p.name: k % classes for k, p in enumerate(bags)},
         parts=parts or {p.name: "test" for p in bags},
-        classes=[str(c) for c in range(classes)], threshold=0.4 if classes == 2 else None,
-        metadata=metadata or {}, overwrite=True,
-    )  # fmt: skip
+        classes=[str(c) for c in range(classes)],
+        threshold=0.4 if classes == 2 else None,
+        metadata=metadata or {},
+        overwrite=True,
+    )
     return evaluate(path, bootstrap=bootstrap)
 
 
@@ -445,10 +455,15 @@ def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, v
     count = 12 if part == "val" else 24
     expected = None if validation is None else count / (validation + 1)
     assert found == {
-        "bags": count, "beyond": count // 2, "validation_bags": validation, "expected": expected,
-        "patients": count, "patients_beyond": count // 2, "validation_patients": validation,
+        "bags": count,
+        "beyond": count // 2,
+        "validation_bags": validation,
+        "expected": expected,
+        "patients": count,
+        "patients_beyond": count // 2,
+        "validation_patients": validation,
         "claim": Claim.UNLIKE_TRAINING,
-    }  # fmt: skip
+    }
     if expected is not None:
         assert f"{expected:.1f}" in _text(report)
 
@@ -511,8 +526,13 @@ def test_a_run_stores_its_null_maps_and_a_report_needs_no_fit(run, monkeypatch):
     report = evaluate(run.predictions, bootstrap=100)
     found = _values(report, "within_bags")
     assert list(found["null_maps"]) == [
-        "centre", "position", "norm", "mahalanobis", "mean_features", "single_instance"
-    ]  # fmt: skip
+        "centre",
+        "position",
+        "norm",
+        "mahalanobis",
+        "mean_features",
+        "single_instance",
+    ]
     # the model is this null map: equal measures, and no difference
     own = found["maps"]["evidence"][WITHIN].value
     assert own == pytest.approx(found["null_maps"]["mean_features"][WITHIN].value, abs=1e-6)

@@ -30,15 +30,26 @@ def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False, parts=None):
         score = rng.normal(size=9) + 3 * truth
         bags.append(
             made(
-                name, score, truth if masks else None, probability=[p[k]], coords=lattice(3, 3),
-                weight_mean=np.full(9, 1 / 9), score_kind="evidence",
-                attention_variance=np.ones(9), instance_probability=1 / (1 + np.exp(-score)),
+                name,
+                score,
+                truth if masks else None,
+                probability=[p[k]],
+                coords=lattice(3, 3),
+                weight_mean=np.full(9, 1 / 9),
+                score_kind="evidence",
+                attention_variance=np.ones(9),
+                instance_probability=1 / (1 + np.exp(-score)),
             )
-        )  # fmt: skip
+        )
     write_predictions(
-        path, bags, labels=y, parts=dict.fromkeys(y, "test") | (parts or {}), classes=("0", "1"),
-        threshold=threshold, metadata={"model": "abmil"},
-    )  # fmt: skip
+        path,
+        bags,
+        labels=y,
+        parts=dict.fromkeys(y, "test") | (parts or {}),
+        classes=("0", "1"),
+        threshold=threshold,
+        metadata={"model": "abmil"},
+    )
     return path
 
 
@@ -191,22 +202,31 @@ def _report_of_two_maps(path, *, kind, shown):
         score = {s: 2 * g.normal(size=9) + 2 * at * truth for at, s in enumerate(TWO_MAPS)}
         bags.append(
             made(
-                name, score["attention"], truth, probability=[0.2 + 0.6 * (k % 2)],
-                coords=lattice(3, 3), weight_mean=np.full(9, 1 / 9), score_kind=kind,
-                attention_variance=np.ones(9), contribution=score["contribution"],
+                name,
+                score["attention"],
+                truth,
+                probability=[0.2 + 0.6 * (k % 2)],
+                coords=lattice(3, 3),
+                weight_mean=np.full(9, 1 / 9),
+                score_kind=kind,
+                attention_variance=np.ones(9),
+                contribution=score["contribution"],
                 class_score=None if kind == "evidence" else score["evidence"],
                 instance_probability=1 / (1 + np.exp(-score["probability"])),
             )
-        )  # fmt: skip
+        )
     write_predictions(
-        path, bags, classes=("0", "1"), threshold=0.5,
+        path,
+        bags,
+        classes=("0", "1"),
+        threshold=0.5,
         labels={name: k % 2 for k, name in enumerate(names)},
         parts={name: "val" if k < 20 else "test" for k, name in enumerate(names)},
         metadata={
             "model": "abmil",
             "map_score": {"chosen": shown, "drops": {}, "bags": 5, "reason": "", "rule": ""},
         },
-    )  # fmt: skip
+    )
     curves = [made_curves(name, {"shown": 0.4, "random": 0.1}, shown=shown) for name in names]
     write_curves(path, curves)
     return evaluate(path, bootstrap=50)
