@@ -15,7 +15,7 @@ from support.made_predictions import made
 from support.refusals import refused
 
 from probsa.cli.entry import main
-from probsa.core import TextTable, seed_of
+from probsa.core import Outputs, TextTable, seed_of
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import (
     Caution,
@@ -107,7 +107,7 @@ def write_numbers(folder, *, count=60, seed=0, parts=("val", "test")):
         name, amount, sd = f"{folder.name}{k:03d}", g.normal(), float(g.uniform(0.5, 2))
         values = np.array([amount, sd, *(amount + sd * np.arange(-2, 3))], np.float32)
         about = {"std": 0.1 * np.abs(values), "task": "regression"}
-        about["outputs"] = ("mean", "sd", "q05", "q25", "q50", "q75", "q95")
+        about["outputs"] = Outputs.of_number((0.05, 0.25, 0.5, 0.75, 0.95))
         p = made(name, g.normal(size=4), np.zeros(4, int), probability=values)
         predictions.append(replace(p, **about))
         targets[name], part_of[name] = (amount + sd * g.normal(),), parts[k // 2 % len(parts)]
