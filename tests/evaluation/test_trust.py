@@ -44,7 +44,7 @@ def test_a_gain_counts_if_its_interval_lies_above_0():
     assert is_gain(None) is None and is_gain(Metric.undefined("no bag")) is None
     assert is_gain(Metric(0.2, low=0.1, high=0.3)) is True
     assert is_gain(Metric(0.2, low=-0.1, high=0.5)) is False
-    assert is_gain({"value": 0.2, "low": None}) is False
+    assert is_gain(Metric(0.2)) is False
 
 
 def with_rival(folder: Path, p) -> Path:

@@ -695,7 +695,9 @@ def write_sets(
         InputError: there are no new bags, or see `guaranteed`.
         UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
-    folder, out, labels = Path(folder), Path(out), optional_path(labels)
+    folder = Path(folder)
+    out = Path(out)
+    labels = optional_path(labels)
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     if out.exists() and not _is_table_of_sets(out):

@@ -74,7 +74,7 @@ def write_model(
     Raises:
         OutputExists: the folder holds other files.
     """
-    check_output(folder, {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}, of="a model")
+    check_output(folder, {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}, owner="a model")
     for path in (folder / CARD, folder / WEIGHTS):
         if path.exists() and not (folder / CONFIG).is_file():  # there is no model yet
             raise foreign(path)

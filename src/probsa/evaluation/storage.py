@@ -736,12 +736,18 @@ def _earlier_files(folder: Path) -> list[Path]:
 
 def check_output(
     folder: Path,
-    own: Collection[str],
+    expected: Collection[str],
     *,
-    of: str = "predictions and would be deleted",
+    owner: str = "predictions and would be deleted",
     overwrite: bool = True,
 ) -> None:
     """Refuse a folder that is a file, holds foreign files, or, without `overwrite`, any.
+
+    Args:
+        folder: the folder.
+        expected: the names of files and folders that may be in it.
+        owner: what a foreign file does not belong to, in words.
+        overwrite: whether expected files may be there.
 
     Raises:
         OutputExists: names the folder and the file.
@@ -750,9 +756,10 @@ def check_output(
     existing = {p.name for p in folder.glob("*")} - {LEDGER}
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    if foreign := existing - set(own):
+    foreign = existing - set(expected)
+    if foreign:
         raise OutputExists(
-            f"{folder} contains {min(foreign)!r}, which does not belong to {of}: give another "
+            f"{folder} contains {min(foreign)!r}, which does not belong to {owner}: give another "
             "folder"
         )
 

@@ -101,7 +101,8 @@ def _map_trust(findings: Findings) -> MapTrust:
     if findings.chance is not None:
         passed[MapTest.CHANCE] = not findings.chance.reservation
     if findings.context.bootstrap:
-        gain = findings.values("target").get("gain_over_mean_features")
+        over_mean_features = findings.values("target").get("gain_over_mean_features")
+        gain = None if over_mean_features is None else over_mean_features.gain
         passed[MapTest.MEAN_FEATURES] = is_gain(gain)
     comparison = _comparison(findings, "shown_map")
     if comparison is not None and comparison.verdict != "undefined":

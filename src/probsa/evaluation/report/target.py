@@ -5,8 +5,9 @@ the survival curve of Kaplan and Meier. One is linear in the mean of the feature
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,19 @@ from ...tasks import MEAN_RIVAL
 from ..context import Context
 from ..section import Section, metric_columns, metric_grid
 from ..words import METRIC_TITLES, metric_titles
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much better the primary metric of the model is than that of a rival."""
+
+    metric: str
+    """The name of the metric."""
+    gain: Metric
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"metric": self.metric, **self.gain.to_dict()}
 
 
 def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]:
@@ -46,16 +60,14 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
         if rows:
             names = dict.fromkeys(chain(*rows.values()))
             text.append(metric_columns(part, rows, titles=metric_titles(names)))
-    stated_gain = None
     if gain is not None:
-        stated_gain = {"metric": primary.name, **gain.to_dict()}
         text.append(f"{METRIC_TITLES[primary.name]}, better than the {MEAN_RIVAL} by: {gain}")
     notes = tuple(dict.fromkeys(metrics.notes))
     values = {
         "task": task.name,
         "by_part": metrics.by_part,
         "rivals": rivals,
-        "gain_over_mean_features": stated_gain,
+        "gain_over_mean_features": None if gain is None else Gain(primary.name, gain),
         "notes": notes,
     }
     return overall, Section("target", values, text=text, warnings=notes)

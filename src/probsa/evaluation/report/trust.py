@@ -8,7 +8,7 @@ measured with `probsa predict --faithfulness` has its own answer to that test.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...statistics import Metric
 from ...tasks import Task
@@ -157,12 +157,8 @@ def judged_faithfulness(
     return Faithfulness(False if drop < LEAST_DROP else None, drop)
 
 
-def is_gain(metric: Metric | Mapping[str, Any] | None) -> bool | None:
+def is_gain(difference: Metric | None) -> bool | None:
     """Return whether a difference is shown to be above 0; None if it has no value."""
-    if metric is None:
+    if difference is None or difference.value is None:
         return None
-    stated = metric.to_dict() if isinstance(metric, Metric) else metric
-    if stated.get("value") is None:
-        return None
-    low = stated.get("low")
-    return low is not None and low > 0
+    return difference.low is not None and difference.low > 0
