@@ -30,7 +30,7 @@ from ..instances.measures import (
     within_bags,
 )
 from ..instances.table import Column, InstanceTable, MapColumn, Values
-from ..map_scores import available_scores, map_values
+from ..map_scores import MapScore, available_scores, map_values
 from ..prediction import Prediction
 from ..scores import class_column
 from ..section import Section, grid, plain
@@ -59,7 +59,7 @@ def instance_table(context: Context) -> InstanceTable | None:
 
     def maps(p: Prediction) -> dict[Column, Values | str]:
         scores = available_scores(p)
-        shown_scores = [scores[0]]  # the model's own
+        shown_scores: list[MapScore] = [scores[0]]  # the model's own
         if choice is not None and choice.chosen in scores[1:]:
             shown_scores.append(choice.chosen)
         columns: dict[Column, Values | str] = {}
