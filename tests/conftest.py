@@ -50,6 +50,7 @@ DRAWN = (
     "system/test_attention_by_class.py",
     "system/test_end_to_end.py",
     "system/test_from_pixels.py",
+    "system/test_killed.py",
     "view",
 )
 """Folders and files whose tests look at pictures. Elsewhere these are blank by default."""
