@@ -69,6 +69,14 @@ def test_counts_headline_and_calls(tmp_path):
     assert "25%" in lines["wrong calls"] and " 0% " in lines["wrong calls"]
 
 
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [("0.812 [0.7, 1.0]", ".812 [.7, 1.0]"), ("-0.05", "−.05"), ("10.5 [9.9, 120.0]", None)],
+)
+def test_only_numbers_below_1_lose_their_zero(text, short):
+    assert shortened(text) == (short or text)
+
+
 def test_a_model_at_chance_is_called_one(tmp_path):
     good = evaluate(_folder(tmp_path / "good", np.linspace(0, 1, 40)), bootstrap=200)
     assert Claim.BETTER_THAN_CHANCE in good.claims and not at_chance(good.reservations)

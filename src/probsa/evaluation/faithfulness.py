@@ -44,6 +44,7 @@ from .scores import class_column
 from .section import Line, Panel, Section, SectionFigure, metric_grid
 from .storage import FAITHFULNESS
 from .temperature import scale_probabilities
+from .words import shortened
 
 RemovalOrder = Literal["shown", "leave_one_out", "random"]
 """The shown score, and two rivals: the drop of the probability without the single instance, and
@@ -595,10 +596,7 @@ def _drop_texts(drops: Mapping[str, float]) -> dict[str, str]:
         if len({round(drop, count) for drop in drops.values()}) == len(drops):
             decimals = count
             break
-    return {
-        name: f"{drop:.{decimals}f}".replace("0.", ".", 1).replace("-", "−")
-        for name, drop in drops.items()
-    }
+    return {name: shortened(f"{drop:.{decimals}f}") for name, drop in drops.items()}
 
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction) -> dict[str, float]:

@@ -152,9 +152,13 @@ def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
     return ""
 
 
+LEADING_ZERO = re.compile(r"(?<!\d)0\.")
+"""The zero of numbers below 1; that of 10.5 stays."""
+
+
 def shortened(text: str) -> str:
     """Return shares without the zero before the point and with minus signs: `.812`, `−.05`."""
-    return text.replace("0.", ".").replace("-", "−")
+    return LEADING_ZERO.sub(".", text).replace("-", "−")
 
 
 SCORE_MEANINGS = {
