@@ -57,8 +57,8 @@ class Measured:
 
     def groups(self, bags: np.ndarray | None = None) -> list[str]:
         """Return the group of each bag, or of some of them."""
-        groups = [self.table.group(k) for k in range(len(self.table.bags))]
-        return groups if bags is None else [g for g, kept in zip(groups, bags, strict=True) if kept]
+        rows = range(len(self.table.bags)) if bags is None else np.flatnonzero(bags).tolist()
+        return [self.table.group(row) for row in rows]
 
     def mean(self, values: np.ndarray, bags: np.ndarray | None = None) -> Difference:
         """Return the mean of values of the bags with its interval over groups and seeds."""
@@ -106,12 +106,12 @@ def measured(
                 continue
             labels = features.stored(bag).instance_labels
             p = _with_labels(predictions.instances(bag), labels, where=f"{bag!r} of {path}")
-            of_bag = bag_measures(p)
-            found = {column: getattr(of_bag, field) for column, field in OF_BAG.items()}
+            measures = bag_measures(p)
+            bag_values = {column: getattr(measures, field) for column, field in OF_BAG.items()}
             for column, field in OF_CHECKS.items():
-                if checks is not None and found.get(column) is None:
-                    found[column] = getattr(checks, field).get(bag)
-            for column, value in found.items():
+                if checks is not None and bag_values.get(column) is None:
+                    bag_values[column] = getattr(checks, field).get(bag)
+            for column, value in bag_values.items():
                 values[column][bag].append(value)
     times = {bag: len(probability[bag]) for bag in table.bags}
     if len(set(times.values())) > 1 or 0 in times.values():
@@ -120,15 +120,12 @@ def measured(
             f"bag {few!r} is tested {times[few]} times and others {max(times.values())} times: "
             "give the predictions of every fold, each once per seed"
         )
-    seeds = times[table.bags[0]]
-    return Measured(
-        table=table,
-        p=np.array([probability[bag] for bag in table.bags]).T,
-        values={
-            column: np.array([of.get(bag, [None] * seeds) for bag in table.bags], float).T
-            for column, of in values.items()
-        },
-    )
+    missing = [None] * times[table.bags[0]]  # one per seed; an array of floats has nan for it
+    columns: dict[str, np.ndarray] = {}
+    for column, bag_values in values.items():
+        columns[column] = np.array([bag_values.get(bag, missing) for bag in table.bags], float).T
+    p = np.array([probability[bag] for bag in table.bags]).T
+    return Measured(table=table, p=p, values=columns)
 
 
 def _with_labels(p: Prediction, labels: np.ndarray | None, *, where: str) -> Prediction:
@@ -143,19 +140,19 @@ def _with_labels(p: Prediction, labels: np.ndarray | None, *, where: str) -> Pre
 
 def means(method: Measured) -> dict[str, Difference]:
     """Return the mean of each column that a method has, with its 95 % interval over groups."""
-    found: dict[str, Difference] = {}
+    column_means: dict[str, Difference] = {}
     if method.p is not None:
-        found["auroc"] = bag_auroc(method)
-        found["nll"] = method.mean(method.loss)
+        column_means["auroc"] = bag_auroc(method)
+        column_means["nll"] = method.mean(method.loss)
     for column, values in method.values.items():
-        known = np.isfinite(values).any(0)
-        if not known.any():
+        has_value = np.isfinite(values).any(0)
+        if not has_value.any():
             continue
-        shown = values[:, known]
+        bag_values = values[:, has_value]
         if column != "ap":  # a measure that a bag may lack in some replicates
-            shown = np.nanmean(shown, axis=0, keepdims=True)
-        found[column] = method.mean(shown, known)
-    return found
+            bag_values = np.nanmean(bag_values, axis=0, keepdims=True)
+        column_means[column] = method.mean(bag_values, has_value)
+    return column_means
 
 
 def bag_auroc(method: Measured) -> Difference:
@@ -168,16 +165,14 @@ def bag_auroc(method: Measured) -> Difference:
     y = np.array(method.table.labels)
     folds = np.array(method.table.folds)
     parts = [folds == fold for fold in sorted(set(folds.tolist()))]
-    areas = [
-        roc_auc_score(y[part], of_seed[part])
-        for of_seed in method.p
-        for part in parts
-        if len(set(y[part].tolist())) > 1
-    ]
+    both_classes = [part for part in parts if len(set(y[part].tolist())) > 1]
+    areas = []
+    for seed_p in method.p:
+        areas += [roc_auc_score(y[part], seed_p[part]) for part in both_classes]
     value = float(np.mean(areas))
-    if len(areas) < len(parts) * len(method.p):
+    if len(both_classes) < len(parts):
         return Difference(difference=value, low=None, high=None, p=None)
-    found = compare(
+    difference = compare(
         y,
         {"equal": np.zeros_like(method.p), "method": method.p},
         groups=method.groups(),
@@ -186,15 +181,15 @@ def bag_auroc(method: Measured) -> Difference:
         folds=folds,
         resamples=RESAMPLES,
     ).differences["method"]
-    low = None if found.low is None else max(0.5 + found.low, 0.0)
-    high = None if found.high is None else min(0.5 + found.high, 1.0)
-    return Difference(difference=value, low=low, high=high, p=found.p)
+    low = None if difference.low is None else max(0.5 + difference.low, 0.0)
+    high = None if difference.high is None else min(0.5 + difference.high, 1.0)
+    return Difference(difference=value, low=low, high=high, p=difference.p)
 
 
-def cells(found: Mapping[str, Difference], winners: Sequence[str] = ()) -> dict[str, str]:
+def cells(values: Mapping[str, Difference], winners: Sequence[str] = ()) -> dict[str, str]:
     """Return the texts of a row by column; `winners` are the columns that are marked."""
     row = dict.fromkeys(HEADER[1:], "")
-    for column, d in found.items():
+    for column, d in values.items():
         for end, value in {"": d.difference, "_low": d.low, "_high": d.high}.items():
             row[column + end] = "" if value is None else f"{UNITS[column] * value:.6f}"
         row[f"{column}_winner"] = str(int(column in winners))

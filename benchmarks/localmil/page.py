@@ -92,26 +92,40 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("leaderboard.html"), help="HTML or Markdown file"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     boards: dict[str, Board] = {}
-    for path in given.tables:
+    for path in arguments.tables:
         board = boards.setdefault(path.stem, {})
         board |= {row["method"]: row for row in TextTable.read(path).rows}
     for name, board in boards.items():
-        nulls = [v for m, r in board.items() if NULL in m and (v := number(r, "ap")) is not None]
-        if not nulls:
-            raise SystemExit(f"no table of {name} has a null map: give the leaderboard's too")
-        for row in board.values():
-            if row.get("gain") is None and (ap := number(row, "ap")) is not None:
-                row["gain"] = str(ap - max(nulls))
-    found = sections(boards)
-    write_text(given.out, markdown(found) if given.out.suffix == ".md" else page(found))
-    print(given.out)
+        _add_gains(name, board)
+    page_sections = sections(boards)
+    if arguments.out.suffix == ".md":
+        write_text(arguments.out, markdown(page_sections))
+    else:
+        write_text(arguments.out, page(page_sections))
+    print(arguments.out)
+
+
+def _add_gains(name: str, board: Board) -> None:
+    """Compute the gain over the best null map for rows that have none, such as those of others."""
+    null_precisions = []
+    for method, row in board.items():
+        ap = number(row, "ap")
+        if NULL in method and ap is not None:
+            null_precisions.append(ap)
+    if not null_precisions:
+        raise SystemExit(f"no table of {name} has a null map: give the leaderboard's too")
+    for row in board.values():
+        ap = number(row, "ap")
+        if row.get("gain") is None and ap is not None:
+            row["gain"] = str(ap - max(null_precisions))
 
 
 def number(row: Row, column: str) -> float | None:
     """Return a value of a row, or None."""
-    return float(text) if (text := row.get(column)) else None
+    text = row.get(column)
+    return float(text) if text else None
 
 
 class Cell(NamedTuple):
@@ -134,19 +148,21 @@ class Section(NamedTuple):
 def sections(boards: dict[str, Board]) -> list[Section]:
     """Return a table over all sets, followed by one of each."""
     titles = [title for title, _ in MEASURES.values()]
-    found = [Section("all sets", ["average rank", *titles, "gains shown"], overall(boards))]
+    all_sections = [Section("all sets", ["average rank", *titles, "gains shown"], overall(boards))]
     for name, board in boards.items():
-        order = sorted(board, key=lambda m: -(number(board[m], "ap") or 0))
-        rows = [(m, [cell(board[m], c) for c in MEASURES]) for m in order]
-        found.append(Section(name, titles, rows))
-    return found
+        rows = []
+        for method in sorted(board, key=lambda m: -(number(board[m], "ap") or 0)):
+            rows.append((method, [cell(board[method], column) for column in MEASURES]))
+        all_sections.append(Section(name, titles, rows))
+    return all_sections
 
 
-def page(found: Sequence[Section]) -> str:
+def page(page_sections: Sequence[Section]) -> str:
     """Return the tables as HTML."""
-    names = [escape(section.title.replace(" ", "_")) for section in found]
+    names = [escape(section.title.replace(" ", "_")) for section in page_sections]
     links = "".join(f'<a href="#{name}">{name}</a> ' for name in names[1:])
-    body = "".join(_html(section, name) for section, name in zip(found, names, strict=True))
+    rows = zip(page_sections, names, strict=True)
+    body = "".join(_html(section, name) for section, name in rows)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -155,51 +171,67 @@ def page(found: Sequence[Section]) -> str:
     )
 
 
-def markdown(found: Sequence[Section]) -> str:
+def markdown(page_sections: Sequence[Section]) -> str:
     """Return the tables as Markdown."""
     lines = [f"# {TITLE}", "", ABOUT]
-    for section in found:
+    for section in page_sections:
         heads = ("method", *section.heads)
         lines += ["", f"## {section.title}", "", f"| {' | '.join(heads)} |"]
         lines.append("| :--- |" + " ---: |" * len(section.heads))
         for method, cells in section.rows:
-            texts = [
-                (f"**{c.text}**" if c.bold else c.text) + (c.interval and f" {c.interval}")
-                for c in cells
-            ]
-            lines.append(f"| {' | '.join((method, *texts))} |")
+            texts = [method]
+            for c in cells:
+                text = f"**{c.text}**" if c.bold else c.text
+                texts.append(f"{text} {c.interval}" if c.interval else text)
+            lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines) + "\n"
 
 
 def overall(boards: dict[str, Board]) -> list[tuple[str, list[Cell]]]:
     """Return the cells over all sets by method, in the order of their ranks."""
     methods = list(dict.fromkeys(method for board in boards.values() for method in board))
-    values = {m: _ranked(boards, m) for m in methods}
-    ranked = {m: v for m, v in values.items() if len(v) == len(RANKED) * len(boards)}
-    ranks = average_ranks(ranked).mean if len(ranked) > 1 else {}
-    rows = []
+    ranked: dict[str, list[float]] = {}
     for method in methods:
-        own = [board[method] for board in boards.values() if method in board]
-        means: dict[str, float | None] = {}
-        for column in MEASURES:
-            known = [v for row in own if (v := number(row, column)) is not None]
-            means[column] = float(np.mean(known)) if len(known) == len(own) else None
-        gains = sum(row.get("gain_winner") == "1" for row in own)
-        cells = [written(ranks.get(method), ".1f")]
-        cells += [written(means[c], how) for c, (_, how) in MEASURES.items()]
-        cells.append(written(float(gains), ".0f"))
-        rows.append(((ranks.get(method, np.inf), -(means["ap"] or 0)), (method, cells)))
-    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+        values = _ranked_values(boards, method)
+        if len(values) == len(RANKED) * len(boards):
+            ranked[method] = values
+    ranks = average_ranks(ranked).mean if len(ranked) > 1 else {}
+    means = {method: _means(boards, method) for method in methods}
+    # methods without a rank come last
+    methods.sort(key=lambda m: (ranks.get(m, np.inf), -(means[m]["ap"] or 0)))
+    rows: list[tuple[str, list[Cell]]] = []
+    for method in methods:
+        method_rows = [board[method] for board in boards.values() if method in board]
+        gains = sum(row.get("gain_winner") == "1" for row in method_rows)
+        cells = [formatted(ranks.get(method), ".1f")]
+        for column, (_, spec) in MEASURES.items():
+            cells.append(formatted(means[method][column], spec))
+        cells.append(formatted(float(gains), ".0f"))
+        rows.append((method, cells))
+    return rows
 
 
-def _ranked(boards: dict[str, Board], method: str) -> list[float]:
+def _means(boards: dict[str, Board], method: str) -> dict[str, float | None]:
+    """Return a method's means over its sets, of the measures that it has on all of them."""
+    rows = [board[method] for board in boards.values() if method in board]
+    means: dict[str, float | None] = {}
+    for column in MEASURES:
+        values = [number(row, column) for row in rows]
+        known_values = [value for value in values if value is not None]
+        is_complete = len(known_values) == len(values)
+        means[column] = float(np.mean(known_values)) if is_complete else None
+    return means
+
+
+def _ranked_values(boards: dict[str, Board], method: str) -> list[float]:
     """Return the ranked measures that a method has, more being better."""
-    return [
-        sign * value
-        for board in boards.values()
-        for column, sign in RANKED.items()
-        if (value := number(board.get(method, {}), column)) is not None
-    ]
+    values = []
+    for board in boards.values():
+        for column, sign in RANKED.items():
+            value = number(board.get(method, {}), column)
+            if value is not None:
+                values.append(sign * value)
+    return values
 
 
 def _html(section: Section, name: str) -> str:
@@ -222,17 +254,19 @@ def _html(section: Section, name: str) -> str:
 
 def cell(row: Row, column: str) -> Cell:
     """Return a value of a table with its interval; a winner is bold."""
-    how = MEASURES[column][1]
-    low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
-    ends = "" if low is None or high is None else f"[{low:{how}}, {high:{how}}]"
-    found = written(number(row, column), how)
-    bold = row.get(f"{column}_winner") == "1"
-    return found if found.value is None else found._replace(interval=ends, bold=bold)
+    _, spec = MEASURES[column]
+    plain = formatted(number(row, column), spec)
+    if plain.value is None:
+        return plain
+    low = number(row, f"{column}_low")
+    high = number(row, f"{column}_high")
+    interval = "" if low is None or high is None else f"[{low:{spec}}, {high:{spec}}]"
+    return plain._replace(interval=interval, bold=row.get(f"{column}_winner") == "1")
 
 
-def written(value: float | None, how: str) -> Cell:
-    """Return a cell of a table."""
-    return Cell(value) if value is None else Cell(value, f"{value:{how}}")
+def formatted(value: float | None, spec: str) -> Cell:
+    """Return a cell with a value written as a format such as `.1f` says."""
+    return Cell(value) if value is None else Cell(value, f"{value:{spec}}")
 
 
 if __name__ == "__main__":
