@@ -113,7 +113,8 @@ class BagSet(ABC):
         _ = self.in_dim  # computed now, as it may need the first bag, which may be sealed
         view = copy.copy(self)
         view._cache = self._cache  # `__getstate__` replaces it with an empty one
-        view._sealed, view._why = self._sealed | frozenset(names), why
+        view._sealed = self._sealed | frozenset(names)
+        view._why = why
         return view
 
     @cached_property
@@ -168,22 +169,24 @@ class BagSet(ABC):
             InputError: the bag is sealed.
         """
         bag = self._cache.get(self._cache.bags, self._open(name))
-        bag = self._new_bag(name) if bag is None else bag
-        values = self.covariates.get(name)
-        return bag if values is None else replace(bag, covariates=values)
+        if bag is None:
+            bag = self._new_bag(name)
+        if name in self.covariates:
+            bag = replace(bag, covariates=self.covariates[name])
+        return bag
 
     def check_width(self, name: str, width: int) -> None:
         """Raise BagError if the features of a bag have another width than those of the others."""
         if width == self.in_dim:
             return
-        found = f"bag {name!r} ({self._files[name]}) has {width} features per instance"
+        problem = f"bag {name!r} ({self._files[name]}) has {width} features per instance"
         if self.model_width is not None:
             raise BagError(
-                f"{found}, but the model was trained on {self.model_width}: extract them with the "
-                "encoder it was trained on"
+                f"{problem}, but the model was trained on {self.model_width}: extract them with "
+                "the encoder it was trained on"
             )
         raise BagError(
-            f"{found}, {self._first!r} has {self.in_dim}: all must come from one encoder"
+            f"{problem}, {self._first!r} has {self.in_dim}: all must come from one encoder"
         )
 
     def _new_bag(self, name: str) -> Bag:
@@ -191,7 +194,8 @@ class BagSet(ABC):
         stored = self.stored(name)
         self.check_width(name, stored.features.shape[1])
         self._shapes[name] = stored.features.shape
-        labels, coords = stored.instance_labels, stored.coords
+        labels = stored.instance_labels
+        coords = stored.coords
         bag = Bag(  # its tensors share memory with the arrays
             name=name,
             x=torch.from_numpy(stored.features),
@@ -374,10 +378,10 @@ class BagList(BagSet):
         return bag
 
     def metadata(self, name: str) -> Metadata:
-        bag = self._bags[self._known(name)]
-        one_column = bag.coords is not None and bag.coords.shape[1] == 1
-        kind = None if bag.coords is None else "ct" if one_column else "slide"
-        return Metadata(kind=kind)
+        coords = self._bags[self._known(name)].coords
+        if coords is None:
+            return Metadata()
+        return Metadata(kind="ct" if coords.shape[1] == 1 else "slide")
 
     def _read(self, name: str) -> StoredBag:
         bag = self._bags[name]

@@ -27,7 +27,8 @@ def label_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 def overlaid(stored: StoredBag, path: Path) -> StoredBag:
     """Return a bag with the labels of a file: integers in row order, -1 for unknown ones."""
-    array, n = load_array(path), len(stored.features)
+    array = load_array(path)
+    n = len(stored.features)
     values = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if values.ndim != 1 or len(values) != n:
         raise BagError(

@@ -112,6 +112,7 @@ class PatientBags(BagSet):
         stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
         kinds: set[BagKind | None] = {s.kind for s in stored}
         strides = {s.stride for s in stored}
+        # the coordinates of slides are unrelated: `_centred` puts them into one frame
         return StoredBag(
             name=name,
             features=np.concatenate([s.features for s in stored]),

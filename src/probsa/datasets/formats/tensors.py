@@ -14,9 +14,9 @@ from ...errors import BagError, EmptyBag
 AGAIN = "copy or make it again"
 NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 NUMPY_INTEGERS = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
-    torch.uint32, torch.uint64,
-)  # fmt: skip
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
 
 
 def load_tensor(path: Path) -> np.ndarray:
@@ -57,11 +57,12 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
             ) from error
     if isinstance(content, Tensor):
         return _checked(content, path)
-    hint = (
-        ". Lists of rows are written by eva; their order may differ from that of the coordinates"
-        if isinstance(content, list)
-        else ""
-    )
+    hint = ""
+    if isinstance(content, list):
+        hint = (
+            ". Lists of rows are written by eva; their order may differ from that of the "
+            "coordinates"
+        )
     raise BagError(
         f"{path} holds a {type(content).__name__}, expected one tensor (instances, width){hint}"
     )
@@ -81,7 +82,8 @@ def _checked(tensor: Tensor, path: Path) -> Tensor:
             f"{path} holds a tensor of another kind ({tensor.dtype}, {tensor.layout}, on "
             f"{tensor.device.type}): save the features as a dense tensor of numbers"
         )
-    stated, stored = tensor.numel() * tensor.element_size(), path.stat().st_size
+    stated = tensor.numel() * tensor.element_size()
+    stored = path.stat().st_size
     check_size(path, what="the tensor", stated=stated, stored=stored, again=AGAIN)
     if stated > tensor.untyped_storage().nbytes():
         raise BagError(

@@ -14,11 +14,14 @@ import numpy as np
 
 from ...core import TextTable
 from ...errors import BagError, InputError, TableError
+from ..formats.torchmil import TorchmilBags
 from .annotations import polygon_share, read_area
 from .release import Release, stored_instance_labels, stored_label, stored_parts
 from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
 CLASSES = ("normal", "tumor")
+TEST, TUMOR = "test_", "tumor_"
+"""How the names of test slides, and of training slides with a tumour, begin."""
 DUPLICATE = "test_049"
 MISLABELLED, CORRECTED = "normal_086", "tumor_111"
 NOT_EXHAUSTIVE = "test_114"
@@ -45,11 +48,12 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
     release = source.release
     study = StudyDraft(classes=CLASSES)
     names = _included(source, study)
-    reference, annotations = _reference(source), _annotations(source.root)
-    has_test_annotations = any(slide.startswith("test_") for slide in annotations)
+    reference = _reference(source)
+    annotations = _annotations(source.root)
+    has_test_annotations = any(slide.startswith(TEST) for slide in annotations)
     for bag, slide in names.items():
-        tests = slide.startswith("test_")
-        label = reference.get(slide) if tests else int(slide.startswith("tumor_"))
+        is_test = slide.startswith(TEST)
+        label = reference.get(slide) if is_test else int(slide.startswith(TUMOR))
         if label is None:
             study.derived.append(bag)
             if release is not None:
@@ -62,60 +66,85 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
                     "testing/reference.csv nor annotations of test slides. Download it, or give "
                     "--labels"
                 )
-        study.rows[bag] = {"label": label, "split": "test" if tests else "train"}
-        path = annotations.get(slide) or (slide == CORRECTED and annotations.get(MISLABELLED))
-        if path:
+        study.rows[bag] = {"label": label, "split": "test" if is_test else "train"}
+        path = annotations.get(slide)
+        if path is None and slide == CORRECTED:
+            path = annotations.get(MISLABELLED)
+        if path is not None:
             study.annotations[bag] = path
     if release is not None:
-        stored = {bag: stored_label(release, bag) for bag in study.rows}
-        differing = [bag for bag, row in study.rows.items() if stored[bag] != row["label"]]
-        study.lists["stored_labels_that_are_not_the_clinical"] = differing
-        if differing:
-            study.notes.append(
-                f"For {len(differing)} slides ({', '.join(differing[:5])}"
-                f"{', …' if len(differing) > 5 else ''}), the stored label differs from the "
-                "clinical one, which is used."
-            )
-        parts = {} if release.splits_file is None else stored_parts(release)
-        moved = [bag for bag, r in study.rows.items() if parts.get(bag, r["split"]) != r["split"]]
-        if moved:
-            study.lists["in_another_part_of_splits.csv"] = moved
-            study.notes.append(
-                f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
-                "than their names; the names are used."
-            )
+        _note_differences(study, release)
     elif annotations:
-        tumours = [bag for bag, row in study.rows.items() if row["label"] == 1]
-        if unannotated := [bag for bag in tumours if bag not in study.annotations]:
-            study.lists["tumor_without_annotation"] = unannotated
-            study.notes.append(
-                f"{len(unannotated)} tumor slides have no annotation "
-                f"({', '.join(unannotated[:5])}): the labels of their patches are unknown."
-            )
+        _note_unannotated(study)
     else:
+        note = f"No annotations (tumor_001.xml, …) in {source.root}, so patches have no labels."
         archive = next(iter(_below(source.root, (".zip",))), None)
-        study.notes.append(
-            f"No annotations (tumor_001.xml, …) in {source.root}, so patches have no labels."
-            + (f" {archive} is an archive: unpack it." if archive else "")
-        )
+        if archive is not None:
+            note += f" {archive} is an archive: unpack it."
+        study.notes.append(note)
         return study
-
-    def instance_labels(bag: str) -> InstanceLabels:
-        """Label the patches by the polygons; a normal slide without polygons has no tumour."""
-        if names[bag] == NOT_EXHAUSTIVE:
-            return source.unknown(bag)
-        if release is not None:
-            return stored_instance_labels(release, bag)
-        path = study.annotations.get(bag)
-        if path is None:
-            tumour = study.rows[bag]["label"] == 1
-            return source.unknown(bag) if tumour else (np.zeros(source.bags.size(bag), int), False)
-        coords, side = source.patches(bag, why="annotations")
-        share = polygon_share(read_area(path), coords, side=side)
-        return (share > source.options.share).astype(np.int64), False
-
-    study.instance_labels_of = instance_labels
+    study.instance_labels_of = lambda bag: _instance_labels(source, study, bag, slide=names[bag])
     return study
+
+
+def _note_differences(study: StudyDraft, release: TorchmilBags) -> None:
+    """Note labels and parts that the processed release has otherwise."""
+    differing = []
+    for bag, row in study.rows.items():
+        if stored_label(release, bag) != row["label"]:
+            differing.append(bag)
+    study.lists["stored_labels_that_are_not_the_clinical"] = differing
+    if differing:
+        examples = ", ".join(differing[:5])
+        if len(differing) > 5:
+            examples += ", …"
+        study.notes.append(
+            f"For {len(differing)} slides ({examples}), the stored label differs from the "
+            "clinical one, which is used."
+        )
+    parts = {} if release.splits_file is None else stored_parts(release)
+    moved = []
+    for bag, row in study.rows.items():
+        if bag in parts and parts[bag] != row["split"]:
+            moved.append(bag)
+    if moved:
+        study.lists["in_another_part_of_splits.csv"] = moved
+        study.notes.append(
+            f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
+            "than their names; the names are used."
+        )
+
+
+def _note_unannotated(study: StudyDraft) -> None:
+    """Note slides of tumours without an annotation."""
+    unannotated = []
+    for bag, row in study.rows.items():
+        if row["label"] == 1 and bag not in study.annotations:
+            unannotated.append(bag)
+    if unannotated:
+        study.lists["tumor_without_annotation"] = unannotated
+        study.notes.append(
+            f"{len(unannotated)} tumor slides have no annotation "
+            f"({', '.join(unannotated[:5])}): the labels of their patches are unknown."
+        )
+
+
+def _instance_labels(
+    source: StudySource, study: StudyDraft, bag: str, *, slide: str
+) -> InstanceLabels:
+    """Label the patches by the polygons; a normal slide without polygons has no tumour."""
+    if slide == NOT_EXHAUSTIVE:
+        return source.unknown(bag)
+    if source.release is not None:
+        return stored_instance_labels(source.release, bag)
+    path = study.annotations.get(bag)
+    if path is None:
+        if study.rows[bag]["label"] == 1:
+            return source.unknown(bag)
+        return np.zeros(source.bags.size(bag), int), False
+    coords, side = source.patches(bag, why="annotations")
+    share = polygon_share(read_area(path), coords, side=side)
+    return (share > source.options.share).astype(np.int64), False
 
 
 def _included(source: StudySource, study: StudyDraft) -> dict[str, str]:
@@ -132,21 +161,24 @@ def _included(source: StudySource, study: StudyDraft) -> dict[str, str]:
             )
         else:
             bag_of[slide] = bag
-    if bag := bag_of.pop(DUPLICATE, None):
-        study.excluded[bag] = "a duplicate, removed by the organisers"
+    if DUPLICATE in bag_of:
+        study.excluded[bag_of.pop(DUPLICATE)] = "a duplicate, removed by the organisers"
     names = {bag: slide for slide, bag in bag_of.items()}
-    if bag := bag_of.get(MISLABELLED):
+    if MISLABELLED in bag_of:
+        bag = bag_of[MISLABELLED]
         if CORRECTED in bag_of:
             study.excluded[bag] = f"the organisers renamed it {CORRECTED}, which is also present"
             del names[bag]
         else:
             study.corrected[bag] = f"it is {CORRECTED}: tumor"
             names[bag] = CORRECTED
-    strange = [bag for bag, slide in names.items() if slide not in OFFICIAL]
-    study.excluded |= dict.fromkeys(strange, "its number is not in the release")
-    names = {bag: slide for bag, slide in names.items() if bag not in study.excluded}
+    for bag, slide in list(names.items()):
+        if slide not in OFFICIAL:
+            study.excluded[bag] = "its number is not in the release"
+            del names[bag]
     study.missing = sorted(set(OFFICIAL) - set(names.values()))
-    if bag := bag_of.get(NOT_EXHAUSTIVE):
+    if NOT_EXHAUSTIVE in bag_of:
+        bag = bag_of[NOT_EXHAUSTIVE]
         study.corrected[bag] = "not annotated exhaustively: its patches' labels are unknown"
     study.notes.append(
         f"{len(names)} of the {len(OFFICIAL)} slides that remain of the official 400: {DUPLICATE} "
@@ -165,13 +197,14 @@ def _reference(source: StudySource) -> dict[str, int]:
     labels: dict[str, int] = {}
     # The release's table has no header; one that was added is a row without a slide.
     for row in TextTable.read(path, header=False).frame.itertuples(index=False, name=None):
-        cells = iter(row)
-        stems = (cell.removesuffix(".tif").removesuffix(".xml") for cell in cells)
-        slide = next(filter(None, map(official, stems)), None)
-        label = next((_WORDS[c.lower()] for c in cells if c.lower() in _WORDS), None)
-        if slide is not None and label is not None:
-            labels[slide] = label
-    if not any(slide.startswith("test_") for slide in labels):
+        slide = None
+        for cell in row:
+            if slide is None:
+                slide = official(cell.removesuffix(".tif").removesuffix(".xml"))
+            elif cell.lower() in _WORDS:
+                labels[slide] = _WORDS[cell.lower()]
+                break
+    if not any(slide.startswith(TEST) for slide in labels):
         raise TableError(
             f"{path}: no line holds a test slide followed by Normal or Tumor, as in "
             "`test_001,Tumor,…` of the release's reference.csv"

@@ -70,7 +70,9 @@ def open_study(
         TableError: a table is invalid.
         OutputExists: `out` holds a labels.csv that probsa did not write.
     """
-    root, out, features = Path(root), Path(out), optional_path(features)
+    root = Path(root)
+    out = Path(out)
+    features = optional_path(features)
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / STUDY_RECORD).is_file():
@@ -80,10 +82,11 @@ def open_study(
         return study
     check_out(out)
     release = None if name == "table" else RELEASES[name]
-    folder = features
-    if folder is None and release is not None:
+    if features is not None:
+        folder = features
+    elif release is not None:
         folder = release.processed_folder(root)
-    elif folder is None:
+    else:
         folder = root / "features" if (root / "features").is_dir() else root
     bags = open_bags(folder, features=feature_set, cache_gb=0.0)
     processed = bags if isinstance(bags, TorchmilBags) else None
