@@ -67,10 +67,18 @@ def test_the_graph_survives_every_conversion(tmp_path, tool):
 def test_our_own_files_stay_what_they_are(tmp_path):
     s = slide(scan=40)
     attributes = {
-        "patch_size": 512, "patch_size_level0": 1024, "size_level0": 1024.0, "overlap": 0,
-        "level0_magnification": 40, "target_magnification": 20, "mpp": 0.5, "mpp_level0": 0.25,
-        "level0_width": 9216, "level0_height": 11264, "pitch": 1024.0,
-    }  # fmt: skip
+        "patch_size": 512,
+        "patch_size_level0": 1024,
+        "size_level0": 1024.0,
+        "overlap": 0,
+        "level0_magnification": 40,
+        "target_magnification": 20,
+        "mpp": 0.5,
+        "mpp_level0": 0.25,
+        "level0_width": 9216,
+        "level0_height": 11264,
+        "pitch": 1024.0,
+    }
     stamps = {"encoder": "uni@0123456789abcdef"}
     source = ours(tmp_path / "x", s, instance_labels=s.labels, attributes=attributes, stamps=stamps)
     assert one(source, tmp_path / "out", "probsa") == ()
@@ -90,10 +98,16 @@ def test_every_field_of_a_converted_bag(tmp_path):
     assert one(source, out, "clam", slide_mpp=s.mpp, encoder="hf/uni v1") == ()
     attributes = held(out / "s1.h5")
     expected = {  # CLAM cut 256 pixels at a downsample of 4 of a 40x scan
-        "patch_size": 256, "patch_size_level0": 1024, "size_level0": 1024.0, "overlap": 0,
-        "level0_magnification": 40, "target_magnification": 10, "pitch": 1024.0,
-        "mpp_level0": s.mpp, "mpp": pytest.approx(4 * s.mpp),
-    }  # fmt: skip
+        "patch_size": 256,
+        "patch_size_level0": 1024,
+        "size_level0": 1024.0,
+        "overlap": 0,
+        "level0_magnification": 40,
+        "target_magnification": 10,
+        "pitch": 1024.0,
+        "mpp_level0": s.mpp,
+        "mpp": pytest.approx(4 * s.mpp),
+    }
     assert attributes == expected
     with h5py.File(out / "s1.h5") as f:
         assert set(f) == {"features", "coords"}

@@ -243,9 +243,9 @@ def test_missing_groups_folds_and_parts(tmp_path):
 
 
 PATHS = (
-    "/data/slides/{}.svs", r"C:\slides\{}.svs", r"\\server\share\{}", "./{}.ome.tiff", "x/{}.h5",
-    "../features/{}.pt", r"mixed/of\both/{}.nii.gz", "/data/{}/", "file:///data/{}.SVS",
-)  # fmt: skip
+    *("/data/slides/{}.svs", r"C:\slides\{}.svs", r"\\server\share\{}", "./{}.ome.tiff", "x/{}.h5"),
+    *("../features/{}.pt", r"mixed/of\both/{}.nii.gz", "/data/{}/", "file:///data/{}.SVS"),
+)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -108,12 +108,15 @@ def test_rows_that_a_bag_repeats_say_nothing(tmp_path):
     rng = np.random.default_rng(0)
     blank = rng.normal(size=(1, 20))
     # three of four patches of every bag are blank, except for sensor noise
-    bags = write(tmp_path, {
-        f"b{k}": np.concatenate([
-            blank * (1 + 1e-4 * rng.normal(size=(30, 20))), rng.normal(size=(10, 20))
-        ]).astype(np.float32)
-        for k in range(4)
-    })  # fmt: skip
+    bags = write(
+        tmp_path,
+        {
+            f"b{k}": np.concatenate(
+                [blank * (1 + 1e-4 * rng.normal(size=(30, 20))), rng.normal(size=(10, 20))]
+            ).astype(np.float32)
+            for k in range(4)
+        },
+    )
     assert find_copies(bags, bags.names) == []
 
 
@@ -130,8 +133,10 @@ def test_features_that_hardly_vary_do_not_hide_a_copy(tmp_path):
     # a large offset and a constant: rounding and noise exceed the std
     x = {k: rng.normal(size=(20, 12)).astype(np.float32) for k in "abcd"}
     x = {k: np.hstack([v, 1e4 + 0.1 * v[:, :3], np.full((20, 1), 7)]) for k, v in x.items()}
-    bags = write(tmp_path, {**{k: v.astype(np.float32) for k, v in x.items()},
-                            "e": noisy(x["c"].astype(np.float32))})  # fmt: skip
+    bags = write(
+        tmp_path,
+        {**{k: v.astype(np.float32) for k, v in x.items()}, "e": noisy(x["c"].astype(np.float32))},
+    )
     assert [c.bags for c in find_copies(bags, bags.names)] == [("c", "e")]
 
 
@@ -232,8 +237,12 @@ def four(tmp_path):
     return write(tmp_path, {f"b{k}": x[k] for k in range(4)})
 
 
-TABLE = LabelTable(bags=("b0", "b1", "b2", "b3"), labels=(0, 1, 0, 1), groups=("p", "q", "r", "s"),
-              classes=("0", "1"))  # fmt: skip
+TABLE = LabelTable(
+    bags=("b0", "b1", "b2", "b3"),
+    labels=(0, 1, 0, 1),
+    groups=("p", "q", "r", "s"),
+    classes=("0", "1"),
+)
 CLEAN = Split(train=("b0", "b1"), val=("b2",), test=("b3",), origin="made by hand")
 
 

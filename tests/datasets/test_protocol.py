@@ -166,9 +166,12 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     groups, parts = table.groups, table.splits
     moved = tuple("test" if g == "p0" else p for g, p in zip(groups, parts, strict=True))
     new = replace(
-        table, bags=(*table.bags, "late"), labels=(*table.labels, 0), groups=(*groups, "p99"),
+        table,
+        bags=(*table.bags, "late"),
+        labels=(*table.labels, 0),
+        groups=(*groups, "p99"),
         splits=(*parts, "train"),
-    )  # fmt: skip
+    )
     joined = tuple(
         "p0" if p == "train" and g in ("p1", "p2", "p3", "p4") else g
         for g, p in zip(groups, parts, strict=True)

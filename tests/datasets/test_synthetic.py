@@ -148,8 +148,9 @@ def test_a_null_cohort_lacks_the_shift_alone(tmp_path):
     arguments = {"bags": 400, "seed": 1, "size": (6, 6), "lesion": (3, 8), "features": 8}
     signal = write_simulated(tmp_path / "a", layout="contiguous", signal=2.0, **arguments)
     (x, y), (null, _) = (
-        stacked(signal), stacked(write_simulated(tmp_path / "b", layout="null", **arguments))
-    )  # fmt: skip
+        stacked(signal),
+        stacked(write_simulated(tmp_path / "b", layout="null", **arguments)),
+    )
     np.testing.assert_array_equal(x[y == 0], null[y == 0])
     moved = x[y == 1] - null[y == 1]
     assert np.ptp(moved, axis=0).max() < 1e-5  # all are shifted in one direction
@@ -178,10 +179,14 @@ def test_what_is_written_is_read_with_its_folds_and_its_lattice(tmp_path):
 @pytest.mark.parametrize(
     "given",
     [
-        {"bags": 9}, {"features": 0}, {"signal": -1.0}, {"lesion": (0, 3)}, {"lesion": (5, 4)},
+        {"bags": 9},
+        {"features": 0},
+        {"signal": -1.0},
+        {"lesion": (0, 3)},
+        {"lesion": (5, 4)},
         {"size": (2, 2), "lesion": (1, 4)},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_made_is_refused(given, tmp_path):
     with pytest.raises(InputError, match="give 10 bags or more"):
         write_simulated(tmp_path, **{"bags": 10, "layout": "null", "seed": 0, **given})

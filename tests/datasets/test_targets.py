@@ -103,19 +103,19 @@ def test_survival(tmp_path):
 
 
 CENSORING_NAMES = (
-    "censorship", "os_censorship", "censorship_dss", "censored", "is_censored", "Censor",
-    "right_censoring", "isCensored", "OS.censor", "CENSORED", "alive", "is_alive",
-    "survived", "not_dead", "no_event", "lost_to_follow_up",
-)  # fmt: skip
+    *("censorship", "os_censorship", "censorship_dss", "censored", "is_censored", "Censor"),
+    *("right_censoring", "isCensored", "OS.censor", "CENSORED", "alive", "is_alive"),
+    *("survived", "not_dead", "no_event", "lost_to_follow_up"),
+)
 EVENT_NAMES = (
-    "event", "os_event", "uncensored", "not_censored", "notCensored", "non-censored",
-    "noncensored", "uncensored!", "OS_STATUS", "vital_status", "dead", "Died", "os", "recurred",
-    "progression_free_survival_event",
-)  # fmt: skip
+    *("event", "os_event", "uncensored", "not_censored", "notCensored", "non-censored"),
+    *("noncensored", "uncensored!", "OS_STATUS", "vital_status", "dead", "Died", "os", "recurred"),
+    *("progression_free_survival_event",),
+)
 UNCLEAR_NAMES = (
-    "event_censored", "death_censored_loss", "overall_survival", "dead_or_alive", "cens",
-    "censoring_indicator", "event_free",
-)  # fmt: skip
+    *("event_censored", "death_censored_loss", "overall_survival", "dead_or_alive", "cens"),
+    *("censoring_indicator", "event_free"),
+)
 CODES = (("1", "0"), ("1.0", "0.0"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"))
 
 
@@ -147,15 +147,15 @@ def test_a_name_that_can_be_read_both_ways_needs_words(tmp_path, column):
 
 
 SEEN_WORDS = (
-    "1:DECEASED", "1:Recurred/Progressed", "1:PROGRESSION", "1:DEAD WITH TUMOR", "DECEASED",
-    "dead", "Died", "event", "uncensored", "not censored", "relapsed", "1: dead", "1 (dead)",
-    "1=event",
-)  # fmt: skip
+    *("1:DECEASED", "1:Recurred/Progressed", "1:PROGRESSION", "1:DEAD WITH TUMOR", "DECEASED"),
+    *("dead", "Died", "event", "uncensored", "not censored", "relapsed", "1: dead", "1 (dead)"),
+    *("1=event",),
+)
 CENSORED_WORDS = (
-    "0:LIVING", "0:ALIVE", "0:DiseaseFree", "0:CENSORED", "0:ALIVE OR DEAD TUMOR FREE", "LIVING",
-    "Alive", "censored", "Right-censored", "DiseaseFree", "disease free", "no_event",
-    "lost to follow-up", "0 - alive",
-)  # fmt: skip
+    *("0:LIVING", "0:ALIVE", "0:DiseaseFree", "0:CENSORED", "0:ALIVE OR DEAD TUMOR FREE", "LIVING"),
+    *("Alive", "censored", "Right-censored", "DiseaseFree", "disease free", "no_event"),
+    *("lost to follow-up", "0 - alive"),
+)
 WORDS = [*((word, 1) for word in SEEN_WORDS), *((word, 0) for word in CENSORED_WORDS)]
 
 
@@ -221,11 +221,23 @@ def test_half_a_target_is_a_missing_label_and_said(tmp_path):
     t = table(tmp_path, text, task="survival", labels_required=False)
     assert t.values == ((1.0, 1.0), None, None, (4.0, 0.0))
     assert any("either no time or no event in lines 3 and 4" in note for note in t.notes)
-    refused(TableError, r"line 3, bag 'b': the time \('time'\) is empty", table, tmp_path, text,
-            task="survival")  # fmt: skip
+    refused(
+        TableError,
+        r"line 3, bag 'b': the time \('time'\) is empty",
+        table,
+        tmp_path,
+        text,
+        task="survival",
+    )
     text = text.replace("b,,1", "b,2,1")
-    refused(TableError, "line 4, bag 'c': .*'NA', which stands for a missing", table, tmp_path,
-            text, task="survival")  # fmt: skip
+    refused(
+        TableError,
+        "line 4, bag 'c': .*'NA', which stands for a missing",
+        table,
+        tmp_path,
+        text,
+        task="survival",
+    )
 
 
 def test_ordinal_grades(tmp_path):
@@ -234,8 +246,9 @@ def test_ordinal_grades(tmp_path):
     assert "the grades in order 0 (1), 1 (1), 2 (1)" in t.describe()
     t = table(tmp_path, "bag,label\na,0\nb,1\nc,3\n", task="ordinal", classes=["0", "1", "2", "3"])
     assert t.labels == (0, 1, 3)
-    assert t.notes == (f"no bag of {t.path} has grade 2, so the threshold of that grade is not "
-                       "identified",)  # fmt: skip
+    assert t.notes == (
+        f"no bag of {t.path} has grade 2, so the threshold of that grade is not identified",
+    )
     t = table(tmp_path, "bag,label\na,low\nb,high\n", task="ordinal", classes=["low", "high"])
     assert t.labels == (0, 1)
     # grade groups 1 to 3: a number is a name, so 0 is not the first of them
@@ -252,7 +265,9 @@ def test_findings(tmp_path):
     assert "1 bag of" in t.notes[0] and "no finding that is known (c)" in t.notes[0]
     assert "nodule (1 positive), oedema (1 positive), 25% of their cells not known" in t.describe()
     assert table(tmp_path, text, task="multilabel", classes=["oedema", "nodule"]).target == (
-        "oedema", "nodule")  # fmt: skip
+        "oedema",
+        "nodule",
+    )
 
 
 def test_measurements_are_stratified_by_quintile(tmp_path):

@@ -182,9 +182,11 @@ def test_nobody_trains_and_tests(made, shared_data, tmp_path):
     write_slice(images / "ID_fffffffff.dcm", real, series=bag, patient="ID_00000000", z=1.0)
     try:
         write_bag(
-            work / f"stage_2_train_{bag}.h5", features=np.ones((1, 1)), coords=np.ones((1, 1)),
+            work / f"stage_2_train_{bag}.h5",
+            features=np.ones((1, 1)),
+            coords=np.ones((1, 1)),
             kind="ct",
-        )  # fmt: skip
+        )
         options = StudyOptions(labels=answers)
         study = open_study("rsna", made.root, out=tmp_path / "o", features=work, options=options)
     finally:
@@ -212,9 +214,11 @@ def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path
         work = made.linked(tmp_path / "work", without=bag)
         scan = open_scan(next(s for s in list_scans(path.parent).sources if bag in s.name))
         write_bag(
-            work / f"{lost.name}.h5", features=np.ones((3, 1)), coords=scan.positions[:, None],
+            work / f"{lost.name}.h5",
+            features=np.ones((3, 1)),
+            coords=scan.positions[:, None],
             kind="ct",
-        )  # fmt: skip
+        )
         study = open_study("rsna", made.root, out=tmp_path / "out", features=work)
     finally:
         path.write_bytes(whole)
