@@ -70,26 +70,25 @@ def test_two_words_are_classes_in_alphabetical_order_and_a_note_says_so(tmp_path
     t = table(tmp_path, "bag,label\na,tumour\nb,normal\nc,tumour\n")
     assert (t.classes, t.labels, t.task) == (("normal", "tumour"), (1, 0, 1), "binary")
     (note,) = t.notes
-    assert "normal and tumour, in alphabetical order, so p is the probability of tumour" in note
-    assert "--classes tumour normal" in note
-    refused(TableError, "give --classes in order", table, tmp_path, "bag,label\na,x\nb,y\nc,z\n")
+    assert "tumour normal" in note  # the other order
+    refused(TableError, "--classes", table, tmp_path, "bag,label\na,x\nb,y\nc,z\n")
     ordinal = TargetOptions(task="ordinal")
     text = "bag,label\na,x\nb,y\n"
-    refused(TableError, "never assumed", table, tmp_path, text, target=ordinal)
+    refused(TableError, "'x'", table, tmp_path, text, target=ordinal)
 
 
 @pytest.mark.parametrize(
     ("header", "notes"),
     [
-        ("bag,label,grup", ["'grup' of .* is ignored: if it .* rename it to 'group'"]),
-        ("bag,label,Fold", ["'Fold' of .* rename it to 'fold'"]),
-        ("bag,label,patient_id,splits", ["'patient_id' .* to 'group'", "'splits' .* to 'split'"]),
+        ("bag,label,grup", ["'grup' .*'group'"]),
+        ("bag,label,Fold", ["'Fold' .*'fold'"]),
+        ("bag,label,patient_id,splits", ["'patient_id' .*'group'", "'splits' .*'split'"]),
         ("bag,label,patient,patient_id", []),
         ("bag,label,split,folds", []),
-        ("bag,label,cv_fold", ["'cv_fold' of .* rename it to 'fold'"]),
-        ("bag,label,kfolds", ["'kfolds' of .* rename it to 'fold'"]),
+        ("bag,label,cv_fold", ["'cv_fold' .*'fold'"]),
+        ("bag,label,kfolds", ["'kfolds' .*'fold'"]),
         ("bag,label,gold,age", []),
-        ("bag,label,fodl", ["'fodl' of .* rename it to 'fold'"]),
+        ("bag,label,fodl", ["'fodl' .*'fold'"]),
         ("bag,label,gruop,slpit", ["'gruop' of .* to 'group'", "'slpit' of .* to 'split'"]),
     ],
 )
@@ -102,51 +101,31 @@ def test_optional_columns_that_are_misspelt_are_noted(tmp_path, header, notes):
     assert all(re.search(wanted, note) for wanted, note in zip(notes, t.notes, strict=True))
 
 
-# the blank line counts: editors show line 4
-LINE_4 = r"labels\.csv, line 4, bag 'b': the label is 'tumor', expected a class number 0, 1, .*--cl"
-
-
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("bag,label\n\na,0\nb,tumor\n", {}, LINE_4),
-        ("bag,label\na,0.5\n", {}, "the label is '0.5', expected a class number"),
-        ("bag,label\na,-1\n", {}, "the label is '-1', expected a class number"),
-        ("bag,label\na,2\n", {"classes": ["n", "t"]}, "bag 'a': the label is '2'.*one of n, t"),
-        ("bag,label\na,1\n", {"classes": ["a", "a"]}, "classes are a, a: give two or more, each"),
-        ("bag,label\na,1\nb,2\n", {}, "class numbers 1, 2, and no bag has class 0: "),
-        ("bag,label\na,123456789012\nb,7\n", {}, "no bag has class 0, 1, 2, 3, 4, …: "),
-        ("bag,label\na,\nb,1\n", {}, r"labels\.csv, line 2, bag 'a': the label is empty"),
-        ("bag\na\n", {}, "no column 'label': it has bag"),
-        ("bag,Label\na,1\n", {"labels_required": False}, "no column 'label'.* Did you mean 'Lab"),
-        ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' is already in line 2"),
-        ("bag,lable\na,0\n", {}, "no column 'label': it has bag, lable. Did you mean 'lable'"),
-        (
-            "bag,diagnosis\na,1\n",
-            {},
-            r"'label': it has bag, diagnosis. Rename 'diagnosis' to 'label'",
-        ),
-        (
-            "id,diagnosis\na,1\n",
-            {},
-            "no column 'bag' and no column 'label': it has id, diagnosis. "
-            "Rename 'id' to 'bag' and 'diagnosis' to 'label'",
-        ),
-        (
-            "id,x,y\na,1,2\n",
-            {},
-            "no column 'bag' and no column 'label': it has id, x, y. For 'bag': Did you mean 'id'",
-        ),
-        (
-            "bag,label\na,skin\nb,skin\n",
-            {},
-            "one class only: 'skin' in 2 rows. Add rows of another",
-        ),
-        ("bag,label,fold,split\na,0,1,val\n", {}, "both 'fold' and 'split'"),
-        ("bag,label,fold\na,0,x\n", {}, "line 2, bag 'a': the fold is 'x', expected a whole numb"),
-        ("bag,label,fold\na,0,\n", {}, "line 2, bag 'a': the fold is ''"),
-        ("bag,label,split\na,0,valid\n", {}, "the split is 'valid', .* Did you mean 'val'"),
-        ("", {}, "is empty: expected a header bag,label"),
+        # the blank line counts: editors show line 4
+        ("bag,label\n\na,0\nb,tumor\n", {}, r"labels\.csv, line 4, bag 'b': .*'tumor'"),
+        ("bag,label\na,0.5\n", {}, "'0.5'"),
+        ("bag,label\na,-1\n", {}, "'-1'"),
+        ("bag,label\na,2\n", {"classes": ["n", "t"]}, "bag 'a': .*'2'.*n, t"),
+        ("bag,label\na,1\n", {"classes": ["a", "a"]}, "a, a"),
+        ("bag,label\na,1\nb,2\n", {}, "1, 2.*class 0"),
+        ("bag,label\na,123456789012\nb,7\n", {}, "class 0, 1, 2, 3, 4, …"),
+        ("bag,label\na,\nb,1\n", {}, r"labels\.csv, line 2, bag 'a'"),
+        ("bag\na\n", {}, "'label'"),
+        ("bag,Label\na,1\n", {"labels_required": False}, "'label'.*'Label'"),
+        ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' .*line 2"),
+        ("bag,lable\na,0\n", {}, "'label'.*'lable'"),
+        ("bag,diagnosis\na,1\n", {}, "'label'.*'diagnosis'"),
+        ("id,diagnosis\na,1\n", {}, "'bag' .*'label'.*'id' .*'diagnosis'"),
+        ("id,x,y\na,1,2\n", {}, "'bag' .*'label'.*'id'"),
+        ("bag,label\na,skin\nb,skin\n", {}, "'skin'"),
+        ("bag,label,fold,split\na,0,1,val\n", {}, "'fold' .*'split'"),
+        ("bag,label,fold\na,0,x\n", {}, "line 2, bag 'a': .*'x'"),
+        ("bag,label,fold\na,0,\n", {}, "line 2, bag 'a': .*''"),
+        ("bag,label,split\na,0,valid\n", {}, "'valid', .*'val'"),
+        ("", {}, "bag,label"),
     ],
 )
 def test_bad_tables(tmp_path, text, options, message):
@@ -157,14 +136,10 @@ def test_labels_and_bags_match_both_ways():
     t = replace(made(8, positive=4), path=Path("labels.csv"))
     check_labels_match(t, t.bags, allow_unlabelled=False)
     check_labels_match(t, (*t.bags, "new"), allow_unlabelled=True)
-    seven = (
-        r"7 labels \('b001', 'b002', 'b003', 'b004', 'b005' and 2 more\) without a bag and "
-        r"1 bag \('x01'\) without a label"
-    )
     for labels, names, message in (
-        (t.labels, (*t.bags, "new"), r"labels\.csv .*: 1 bag \('new'\) without a label\."),
-        (t.labels, ("b000", "x01"), seven),
-        ((None, *t.labels[1:]), t.bags, r"1 bag \('b000'\) without a label\."),
+        (t.labels, (*t.bags, "new"), r"labels\.csv .*1 bag \('new'\)"),
+        (t.labels, ("b000", "x01"), r"7 labels \('b001', .*1 bag \('x01'\)"),
+        ((None, *t.labels[1:]), t.bags, r"1 bag \('b000'\)"),
     ):
         with pytest.raises(TableError, match=message):
             check_labels_match(replace(t, labels=labels), names, allow_unlabelled=False)
@@ -173,9 +148,9 @@ def test_labels_and_bags_match_both_ways():
 @pytest.mark.parametrize(
     ("row", "bag", "message"),
     [
-        ("49", "049", "There is '049', not '49': ids are text, so leading zeros matter"),
-        ("tumor_01.svs", "tumor_01", "Did you mean 'tumor_01'"),
-        ("tumour_01", "tumor_01", "Did you mean 'tumor_01'"),
+        ("49", "049", "'049', not '49'"),
+        ("tumor_01.svs", "tumor_01", " 'tumor_01'"),
+        ("tumour_01", "tumor_01", " 'tumor_01'"),
     ],
 )
 def test_the_likely_cause_of_a_name_without_a_bag(row, bag, message):
@@ -188,12 +163,12 @@ def test_an_id_with_the_suffix_of_a_file_is_that_bag(tmp_path):
     t = LabelTable(bags=ids, labels=(0, 0, 1, 1, 0), classes=("0", "1"))
     found = match_bags(t, ("a", "b", "c", "c.svs", "d", "e"))
     assert found.bags == ("a", "b", "c", "d.csv", "e")
-    note = "3 ids of the table matched a bag without the suffix ('a.tiff' is 'a')"
-    assert found.notes == (note,)
+    (note,) = found.notes
+    assert "3 ids" in note and "'a.tiff'" in note
     assert match_bags(t, ("b", "b.ome", "c.svs")) == t  # either of two, or another way round
     for first in ("a", "a.svs"):
         twice = replace(t, bags=(first, *ids[:4]))
-        refused(TableError, f"'{first}' and 'a.tiff' both name the bag 'a'", match_bags, twice, "a")
+        refused(TableError, f"'{first}' and 'a.tiff' .*'a'", match_bags, twice, "a")
     (tmp_path / "splits_0.csv").write_text(",train,val,test\n0,a.tiff,c,b\n1,e,,\n")
     split = read_clam_split(tmp_path / "splits_0.csv", found)
     assert (split.train, split.val, split.test) == (("a", "e"), ("c",), ("b",))
@@ -212,14 +187,13 @@ def test_a_word_for_a_missing_value_is_no_class(tmp_path, word, classes):
     t = table(tmp_path, text, labels_required=False, **options)
     assert t.classes == classes
     assert t.labels == tuple(None if k == 3 else k % len(classes) for k in range(6))
-    assert sum(f"1 missing value, written {word}: line 5" in note for note in t.notes) == 1
+    assert sum(f"{word}: line 5" in note for note in t.notes) == 1
     with pytest.raises(TableError) as error:
         table(tmp_path, text, **options)
-    said = str(error.value)
-    assert f"line 5, bag 'b3': the label is {word!r}, which stands for a missing value" in said
-    assert "--classes" not in said
+    message = str(error.value)
+    assert "line 5, bag 'b3'" in message and repr(word) in message and "--classes" not in message
     if len(classes) > 2:
-        with pytest.raises(TableError, match=r"give --classes in order \(a, b, c\)"):
+        with pytest.raises(TableError, match=r"--classes .*a, b, c"):
             table(tmp_path, text, labels_required=False)
         named = table(tmp_path, text, classes=(*classes, word))
         assert named.labels[3] == 3 and named.classes[3] == word
@@ -227,8 +201,7 @@ def test_a_word_for_a_missing_value_is_no_class(tmp_path, word, classes):
 
 def test_all_lines_with_missing_labels_are_named_at_once(tmp_path):
     text = "bag,label\na,normal\nb,NA\nc,tumor\nd,\ne,nan\n"
-    words = r"line 3, bag 'b': the label is 'NA', .*, and so it is in lines 5 and 6\. .*delete"
-    refused(TableError, words, table, tmp_path, text)
+    refused(TableError, "line 3, bag 'b': .*'NA', .*lines 5 and 6", table, tmp_path, text)
 
 
 def test_missing_groups_folds_and_parts(tmp_path):
@@ -237,9 +210,7 @@ def test_missing_groups_folds_and_parts(tmp_path):
     assert t.groups == ("a", "b", "p", "p") and t.splits == ("train", None, None, "test")
     assert ["'group'" in t.notes[0], "'split'" in t.notes[1]] == [True, True]
     text = "bag,label,fold\na,0,1\nb,1,NA\n"
-    refused(
-        TableError, "line 3, bag 'b': the fold is 'NA', expected a whole", table, tmp_path, text
-    )
+    refused(TableError, "line 3, bag 'b': .*'NA'", table, tmp_path, text)
 
 
 PATHS = (
@@ -254,7 +225,7 @@ def test_the_last_part_of_a_path_is_the_bag(tmp_path, path):
     rows = "".join(f"{path.format(name)},{k % 2}\n" for k, name in enumerate(names))
     t = match_bags(table(tmp_path, f"bag,label\n{rows}"), names)
     assert t.bags == names
-    assert f"3 ids of {t.path} matched a bag without the folder" in t.notes[0]
+    assert f"3 ids of {t.path}" in t.notes[0]
     (tmp_path / "splits_0.csv").write_text(
         f",train,val,test\n0,{path.format('0007')},{path.format('0008')},0009\n"
     )
@@ -265,26 +236,24 @@ def test_the_last_part_of_a_path_is_the_bag(tmp_path, path):
 def test_paths_that_name_no_bag_or_one_twice_are_refused_with_their_line(tmp_path):
     names = ("0007", "0008")
     t = table(tmp_path, "bag,label\n/a/0007.svs,0\n\n/b/0007.svs,1\n")
-    both = r"labels\.csv: '/a/0007.svs' \(line 2\) and '/b/0007.svs' \(line 4\) both name the bag"
+    both = r"labels\.csv: '/a/0007.svs' \(line 2\) and '/b/0007.svs' \(line 4\)"
     refused(TableError, both, match_bags, t, names)
     t = match_bags(table(tmp_path, "bag,label\n/a/0007.svs,0\n/a/7.svs,1\n"), names)
-    wanted = r"labels\.csv .*1 label \('/a/7.svs'; line 3\) without a bag.*There is '0007'"
+    wanted = r"labels\.csv .*1 label \('/a/7.svs'; line 3\).*'0007'"
     refused(TableError, wanted, check_labels_match, t, names, allow_unlabelled=True)
     t = match_bags(table(tmp_path, "bag,label\nb.ome.tif,0\n"), ("b", "b.ome"))
-    either = "'b.ome.tif'; line 2.*may be 'b' or 'b.ome'"
+    either = "'b.ome.tif'; line 2.*'b' or 'b.ome'"
     refused(TableError, either, check_labels_match, t, ("b", "b.ome"), allow_unlabelled=True)
 
 
 def test_messages_on_cells_name_their_lines(tmp_path):
     t = table(tmp_path, "bag,label,group,split\na,0,p,train\n\nb,1,p,test\n")
-    words = r"labels\.csv: group 'p' is in two parts: line 2, bag 'a' in train, line 4, bag 'b' in"
+    words = r"labels\.csv: group 'p' .*line 2, bag 'a' in train, line 4, bag 'b'"
     refused(TableError, words, make_split, t)
     t = table(tmp_path, "bag,label,split\na,0,train\nb,,train\n", labels_required=False)
-    refused(
-        TableError, r"labels\.csv, line 3, bag 'b' has no label, but is in train", make_split, t
-    )
+    refused(TableError, r"labels\.csv, line 3, bag 'b' .*train", make_split, t)
     t = table(tmp_path, "bag,label,group\na,0,p\nb,1,TCGA/01\n")
-    words = r"labels\.csv, line 3, bag 'b': its patient: bag 'TCGA/01' cannot be a file name"
+    words = r"labels\.csv, line 3, bag 'b': .*'TCGA/01'"
     refused(TableError, words, patient_table, t)
 
 
@@ -293,8 +262,8 @@ def test_messages_on_cells_name_their_lines(tmp_path):
 )
 def test_a_misspelt_column_of_folds_is_suggested(tmp_path, column):
     t = table(tmp_path, f"bag,label,{column}\na,0,1\nb,1,2\n")
-    refused(TableError, f"Did you mean '{column}'", make_split, t, test_fold=1)
-    refused(TableError, f"Did you mean '{column}'", fold_splits, t)
+    refused(TableError, f"'{column}'", make_split, t, test_fold=1)
+    refused(TableError, f"'{column}'", fold_splits, t)
 
 
 def test_a_table_of_other_bags_is_refused_where_labels_without_bag_are_left_out():
@@ -302,7 +271,7 @@ def test_a_table_of_other_bags_is_refused_where_labels_without_bag_are_left_out(
     check_enough_match(t, (*t.bags[:4], *(f"x{k}" for k in range(200))))
     check_enough_match(t, t.bags[:1])
     for names in ((), ("x",), (*t.bags[:3], *(f"x{k}" for k in range(60)))):
-        refused(TableError, r"only [03] of 40 labels of labels\.csv", check_enough_match, t, names)
+        refused(TableError, r"[03] of 40 labels of labels\.csv", check_enough_match, t, names)
 
 
 def test_folds_test_on_k_and_validate_on_the_next():
@@ -311,13 +280,13 @@ def test_folds_test_on_k_and_validate_on_the_next():
     assert split.test == ("b004", "b009")
     assert split.val == ("b000", "b005")
     assert split.train == ("b001", "b002", "b003", "b006", "b007", "b008")
-    assert split.origin == "fold 4 of the table tests, fold 0 validates"
+    assert "fold 4" in split.origin and "fold 0" in split.origin
     assert make_split(t, test_fold=1).val == ("b002", "b007")
     for now, fold, message in (
-        (t, None, r"gives folds \(0, 1, 2, 3, 4\).*--test-fold"),
-        (t, 5, "no fold 5: it has 0, 1, 2, 3, 4"),
-        (replace(t, folds=(0, 1) * 5), 0, "has 2 folds"),
-        (replace(t, folds=None), 0, "no column 'fold'"),
+        (t, None, r"0, 1, 2, 3, 4.*--test-fold"),
+        (t, 5, "fold 5: .*0, 1, 2, 3, 4"),
+        (replace(t, folds=(0, 1) * 5), 0, "2 folds"),
+        (replace(t, folds=None), 0, "'fold'"),
     ):
         refused(TableError, message, make_split, now, test_fold=fold)
 
@@ -332,7 +301,7 @@ def test_a_split_column_is_taken_as_it_is():
     split = make_split(t, validation=0.25)
     assert split.test == t.bags[40:] and len(split.val) == 10
     assert set(split.train) | set(split.val) == set(t.bags[:40])
-    refused(TableError, "no bag is left to train on", make_split, replace(t, splits=("test",) * 50))
+    refused(TableError, "train", make_split, replace(t, splits=("test",) * 50))
 
 
 def test_the_validation_part_is_stratified_and_follows_the_seed():
@@ -352,13 +321,13 @@ def test_the_validation_part_is_stratified_and_follows_the_seed():
     assert split.part_of("b000") == "unused" and len(split.train) + len(split.val) == 19
     tested = make_split(replace(t, splits=("test", *["train"] * 15, *["val"] * 4)))
     assert tested.test == ("b000",)
-    with pytest.raises(TableError, match="bag 'b000' has no label, but is in train"):
+    with pytest.raises(TableError, match=r"bag 'b000' .*train"):
         make_split(replace(t, splits=("train",) * 16 + ("val",) * 4))
-    refused(TableError, "4 bags in 1 groups are too few", make_split, made(4, positive=2, groups=1))
-    with pytest.raises(TableError, match=r"no bag of class [01] would be left to train on"):
+    refused(TableError, "4 bags in 1 groups", make_split, made(4, positive=2, groups=1))
+    with pytest.raises(TableError, match=r"class [01]"):
         make_split(replace(made(4, positive=2), groups=("p", "p", "q", "q")))
     for share in (0.0, 0.6):
-        with pytest.raises(InputError, match=f"validation is {share:g}: give a share"):
+        with pytest.raises(InputError, match=f"validation is {share:g}"):
             make_split(made(10, positive=5), validation=share)
 
 
@@ -472,7 +441,7 @@ def test_a_split_that_leaks_a_group_is_refused():
     t = replace(made(6, positive=3, groups=3), splits=("train", "val", "test") * 2)
     make_split(t)
     leaking = replace(t, groups=("p", "q", "r", "p", "q", "p"))
-    message = "group 'p' is in two parts: bag 'b000' in train, bag 'b005' in test"
+    message = "group 'p' .*bag 'b000' in train, bag 'b005' in test"
     refused(TableError, message, make_split, leaking)
     with pytest.raises(TableError, match="bag 'b000' in test, bag 'b005' in train"):
         make_split(replace(leaking, splits=None, folds=(0, 1, 2, 0, 1, 2)), test_fold=0)
@@ -494,12 +463,12 @@ def test_clam_splits_are_ragged(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (",train,val,test\n0,49,050,\n", "line 2: bag '49' .train. is not in .* There is '049'"),
-        (",train,val,test\n0,049,050,\n1,05", "line 3: 2 cells, but the header has 4: the file m"),
-        (",train,val,test\n0,049,050,\n1,050,,\n", "line 3: bag '050' is in val already, and her"),
-        (",train,val\n0,049,050\n", r"has the columns \(no name\), train, val: expected"),
-        (",train,val,test\n0,,049,\n", "no bag is left to train on"),
-        (",train,val,test\n0,049,050,\n", "group 'p' is in two parts"),
+        (",train,val,test\n0,49,050,\n", "line 2: bag '49' .*'049'"),
+        (",train,val,test\n0,049,050,\n1,05", "line 3: 2 cells, .*4"),
+        (",train,val,test\n0,049,050,\n1,050,,\n", "line 3: bag '050' .*val"),
+        (",train,val\n0,049,050\n", r"\(no name\), train, val"),
+        (",train,val,test\n0,,049,\n", "train"),
+        (",train,val,test\n0,049,050,\n", "group 'p'"),
     ],
 )
 def test_bad_clam_splits(tmp_path, text, message):

@@ -79,30 +79,30 @@ def test_every_training_bag_validates_once_with_its_patient_beside_one_fixed_tes
 
 
 REFUSED = [
-    (table_of([0, 1] * 5), "does not say which bags are tested"),
-    (table_of([0, 1] * 5, folds=(0, 1, 2, 3, 4) * 2), "use those"),
+    (table_of([0, 1] * 5), "'split'"),
+    (table_of([0, 1] * 5, folds=(0, 1, 2, 3, 4) * 2), "folds"),
     (table_of([0, 1] * 3, parts=train_and_test(4, 2)), "4 bags of 4 patients"),
-    (table_of([0, 1] * 5, parts=train_and_test(6, 4)), "trains with 3 bags"),
+    (table_of([0, 1] * 5, parts=train_and_test(6, 4)), "3 bags"),
     (
         table_of([0, 1] * 5 + [1, 1], parts=train_and_test(10, 2)),
-        r"2 bags of class ill, none of another \('b10', 'b11'\)",
+        r"2 bags of class ill, .*'b10', 'b11'",
     ),
-    (table_of([0, 1] * 5, parts=train_and_test(10, 0)), "has no bag: state which bags to test on"),
-    (table_of([None, 1] + [0, 1] * 5, parts=train_and_test(10, 2)), "'b0' has no label"),
+    (table_of([0, 1] * 5, parts=train_and_test(10, 0)), "test"),
+    (table_of([None, 1] + [0, 1] * 5, parts=train_and_test(10, 2)), "'b0'"),
     (
         table_of([0] * 8 + [1, 1, 0, 1], parts=train_and_test(10, 2), groups=tuple("abcdefghiitu")),
-        r"2 bags of class ill of one patient \('i'\)",
+        r"2 bags of class ill .*'i'",
     ),
     (
         table_of([0, 1] * 6, parts=train_and_test(10, 2), groups=tuple("abcdefghijaz")),
-        "group 'a' is in two parts",
+        "group 'a'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("table", "said"), REFUSED)
-def test_what_cannot_be_split_is_refused(table, said):
-    refused(TableError, said, protocol_splits, table)
+@pytest.mark.parametrize(("table", "fact"), REFUSED)
+def test_what_cannot_be_split_is_refused(table, fact):
+    refused(TableError, fact, protocol_splits, table)
 
 
 def test_one_split_is_none_and_unlabelled_test_bags_may_be_predicted():
@@ -133,9 +133,9 @@ def test_folds_are_used_as_they_are_and_a_fold_of_one_class_is_noted():
     assert "no bag of class ill validates" in origins[2]
     assert [s.count("no bag") for s in origins] == [0, 0, 1, 1]
     refused(TableError, "8 bags of class healthy", fold_splits, replace(table, labels=(0,) * 8))
-    refused(TableError, "no column 'fold'", fold_splits, cohort())
+    refused(TableError, "'fold'", fold_splits, cohort())
     table = table_of([0, 1, 0, 1, 0, 0], folds=(0, 0, 1, 1, 2, 2))
-    with pytest.raises(TableError, match=r"class ill trains .* all 2 bags of it validate or"):
+    with pytest.raises(TableError, match=r"class ill .*2 bags"):
         check_classes(table, Split(train=("b4",), val=("b1",), test=("b2", "b3"), origin="made"))
 
 
@@ -151,11 +151,11 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     assert metadata["splits"][4]["val"] == 8 and "seed 3" in metadata["splits"][0]["origin"]
     assert set(read_clam_split(paths[2], table).val) == set(splits[2].val)  # as runs do
     assert paths[0].read_text().splitlines()[0] == ",train,val,test"
-    refused(TableError, "there are no stored splits", read_splits, tmp_path / "no", table)
+    refused(TableError, "splits.json", read_splits, tmp_path / "no", table)
     write_splits(tmp_path, protocol_splits(cohort()))
     path = tmp_path / "splits.json"
     later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
-    for text, message in ((later, "version 2, this probsa reads 1"), ("{", "is damaged")):
+    for text, message in ((later, "version 2"), ("{", "splits.json")):
         path.write_text(text)
         refused(TableError, message, read_splits, tmp_path, cohort())
 
@@ -177,14 +177,14 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
         for g, p in zip(groups, parts, strict=True)
     )
     healed = tuple(0 if p == "train" else y for y, p in zip(table.labels, parts, strict=True))
-    for now, said in (
-        (drop_bags(table, table.bags[:1]), f"bag '{table.bags[0]}' .* is not in"),
-        (new, "bag 'late' of the table is new"),
-        (replace(table, splits=moved), "but test in the table"),
-        (replace(table, groups=joined), "group 'p0' is in two parts"),
-        (replace(table, labels=healed), "no bag of class 1 trains"),
+    for now, fact in (
+        (drop_bags(table, table.bags[:1]), f"bag '{table.bags[0]}'"),
+        (new, "bag 'late'"),
+        (replace(table, splits=moved), "test"),
+        (replace(table, groups=joined), "group 'p0'"),
+        (replace(table, labels=healed), "class 1"),
     ):
-        with pytest.raises(TableError, match=f"(?s)no longer fit: .*{said}.*Put the table back"):
+        with pytest.raises(TableError, match=f"(?s){fact}.*{tmp_path}"):
             read_splits(tmp_path, now)
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
@@ -203,7 +203,7 @@ def test_the_test_part_cannot_be_read_by_training_or_its_workers(tmp_path):
     bags.bag("b1")  # also a cached bag
     view = bags.sealed(["b1"], why="it tests")
     for read in (view.bag, view.stored):
-        refused(InputError, r"bag 'b1' of .* cannot be read here: it tests", read, "b1")
+        refused(InputError, r"bag 'b1' .*it tests", read, "b1")
     assert view.size("b1") == len(view.bag("b2")) == 4
     assert len(bags.bag("b1")) == 4  # the original is not sealed
     assert view.bag("b2") is bags.bag("b2")  # the cache is shared

@@ -56,10 +56,10 @@ def test_options():
     assert TargetOptions(target="a").columns == ("a",)
     with (
         types_not_executed(),
-        pytest.raises(InputError, match=r"task is 'classification'; expected 'auto'.*survival"),
+        pytest.raises(InputError, match=r"task .*'classification'.*survival"),
     ):
         TargetOptions(task="classification")
-    with types_not_executed(), pytest.raises(InputError, match=r"unit is 'case'"):
+    with types_not_executed(), pytest.raises(InputError, match=r"unit .*'case'"):
         TargetOptions(unit="case")
 
 
@@ -77,7 +77,7 @@ def test_classes_are_taken_as_before(tmp_path):
 
 def test_other_targets_are_never_guessed(tmp_path):
     many = "bag,label\n" + "".join(f"b{i},{i}\n" for i in range(21))
-    with pytest.raises(TableError, match=r"'label' has 21 different whole numbers, from 0 to 20: "):
+    with pytest.raises(TableError, match=r"'label' .*21"):
         table(tmp_path, many)
     assert len(table(tmp_path, many, task="multiclass").classes) == 21
     assert len(table(tmp_path, many, classes=[str(i) for i in range(21)]).classes) == 21
@@ -142,7 +142,7 @@ def test_the_name_of_a_column_says_which_way_its_codes_run(tmp_path, column, cod
 
 @pytest.mark.parametrize("column", UNCLEAR_NAMES)
 def test_a_name_that_can_be_read_both_ways_needs_words(tmp_path, column):
-    refused(TableError, f"{column}.*Rename it", survival_table, tmp_path, column, ("1", "0"))
+    refused(TableError, column, survival_table, tmp_path, column, ("1", "0"))
     assert survival_table(tmp_path, column, ("dead", "censored")).labels == (1, 0)
 
 
@@ -289,34 +289,34 @@ VALUE = "line 2, bag 'a': the value of 'label' is"
 XY, PATIENT = ("nodule", "x"), {"covariates": ["patient"]}
 AGE = {"target": "age", "covariates": ["age"]}
 REFUSED = [
-    ("binary", CLASSES + "a,1\nb,0\nc,2\n", {}, "column 'label' has 3 classes .*binary has two"),
-    ("regression", CLASSES + "a,1\n", {"classes": ["a", "b"]}, "task regression has no classes"),
-    ("auto", CLASSES + "a,0.5\n", {}, r"line 2, bag 'a': the label is '0\.5'.*--task regr"),
-    ("auto", TIMES + "1,1\n", {}, r"no column 'label': it has bag, .*, event\. .*--task surv"),
-    ("auto", TIMES + "1,1\n", {"target": XY}, r"names 2 columns \(nodule, x\), but one class"),
-    ("regression", "bag,age\na,1\n", AGE, "'age' is the target, so it cannot be a covariate"),
-    ("auto", "bag,patient,label\na,p,1\n", PATIENT, "'patient' holds the group of the bags"),
-    ("regression", "bag,age\na,1\n", {"target": "agee"}, "no column 'agee': .*Did you mean 'age'"),
-    ("survival", "bag,time,censorship\na,2,x\n", {}, "'censorship' is 'x', expected 0 .event seen"),
-    *[("survival", f"{TIMES}{c},1\n", {}, f"{TIME} '{c}', expected") for c in ("0", "inf", "5 m")],
-    ("survival", TIMES + "-3,1\n", {}, rf"labels\.csv, {TIME} '-3', .* more than 0"),
-    ("survival", TIMES + "5,2\n", {}, rf"{EVENT} '2', expected 1 \(event seen\) or 0 \(censored\)"),
-    ("survival", TIMES + "5,ill\n", {}, f"{EVENT} 'ill', .*living or censored. Other words"),
-    ("ordinal", CLASSES + "a,0\nb,1\nc,3\n", {}, "grade numbers 0, 1, 3, and .* grade 2.*0 1 2 3"),
-    ("ordinal", CLASSES + "a,low\nb,high\n", {}, "is 'low'.*alphabetical order is never assumed"),
-    ("ordinal", CLASSES + "a,0\n", {"classes": ["1", "2"]}, "label is '0', .*one of 1, 2"),
-    ("multilabel", "bag\na\n", {}, "needs the columns of the findings: name them"),
+    ("binary", CLASSES + "a,1\nb,0\nc,2\n", {}, "'label' .*3 classes"),
+    ("regression", CLASSES + "a,1\n", {"classes": ["a", "b"]}, "regression .*classes"),
+    ("auto", CLASSES + "a,0.5\n", {}, r"line 2, bag 'a': .*'0\.5'.*--task regression"),
+    ("auto", TIMES + "1,1\n", {}, "'label'.*--task survival"),
+    ("auto", TIMES + "1,1\n", {"target": XY}, "nodule, x"),
+    ("regression", "bag,age\na,1\n", AGE, "'age'"),
+    ("auto", "bag,patient,label\na,p,1\n", PATIENT, "'patient' .*group"),
+    ("regression", "bag,age\na,1\n", {"target": "agee"}, "'agee': .*'age'"),
+    ("survival", "bag,time,censorship\na,2,x\n", {}, "'censorship' .*'x'"),
+    *[("survival", f"{TIMES}{c},1\n", {}, f"{TIME} '{c}'") for c in ("0", "inf", "5 m")],
+    ("survival", TIMES + "-3,1\n", {}, rf"labels\.csv, {TIME} '-3'"),
+    ("survival", TIMES + "5,2\n", {}, f"{EVENT} '2'"),
+    ("survival", TIMES + "5,ill\n", {}, f"{EVENT} 'ill'"),
+    ("ordinal", CLASSES + "a,0\nb,1\nc,3\n", {}, "0, 1, 3, .*grade 2"),
+    ("ordinal", CLASSES + "a,low\nb,high\n", {}, "'low'"),
+    ("ordinal", CLASSES + "a,0\n", {"classes": ["1", "2"]}, "'0', .*1, 2"),
+    ("multilabel", "bag\na\n", {}, "findings"),
     *[
         ("multilabel", f"bag,nodule,x\na,{c},\n", {"target": XY}, f"{NODULE} '{c}'")
         for c in ("2", "yes", "0.5")
     ],
-    ("multilabel", "bag,x\na,1\n", {"target": "x"}, "one finding, 'x', .* give --task binary"),
-    ("multilabel", "bag,a,b\nx,0,1\n", {"target": "a,b"}, r"as a list: --target '\[a, b\]'"),
+    ("multilabel", "bag,x\na,1\n", {"target": "x"}, "'x', .*--task binary"),
+    ("multilabel", "bag,a,b\nx,0,1\n", {"target": "a,b"}, r"--target '\[a, b\]'"),
     *[
         ("regression", f"bag;label\na;{c}\n", {}, f"{VALUE} '{c}'")
         for c in ("high", "inf", "nan", "1_000", "1,5")
     ],
-    ("regression", CLASSES + "a,1\nb,\n", {}, "the value of 'label' is empty"),
+    ("regression", CLASSES + "a,1\nb,\n", {}, "'label'"),
 ]
 
 
@@ -327,7 +327,7 @@ def test_bad_targets(tmp_path, task, text, options, words):
 
 
 def test_a_table_of_values_needs_them():
-    with pytest.raises(TableError, match=r"0 targets for 1 bags"):
+    with pytest.raises(TableError, match="0 targets"):
         LabelTable(bags=("a",), labels=(0,), classes=(), task="regression")
 
 
@@ -348,10 +348,10 @@ def test_splits_of_measurements_balance_quintiles():
     assert sum(int(b) < 10 for b in (n[1:] for n in split.val)) == 2 and len(split.val) == 10
     assert "stratified by event" in split.origin
     tested = ("train",) * 20 + ("test",) * 30
-    with pytest.raises(TableError, match=r"has no event: all 30 bags are censored"):
+    with pytest.raises(TableError, match="30 bags"):
         protocol_splits(replace(t, splits=tested), splits=2)
     alone = replace(t, labels=(1,) + (0,) * 49, splits=("train",) * 40 + ("test",) * 10)
-    refused(TableError, r"1 bag with an event of one patient", protocol_splits, alone, splits=2)
+    refused(TableError, "1 bag with an event", protocol_splits, alone, splits=2)
     m = made("multilabel", [(0.0, 1.0)] * 10, [0] * 10)
     assert len(make_split(m).val) == 2
     assert len(protocol_splits(replace(m, splits=("train",) * 8 + ("test",) * 2), splits=4)) == 4
@@ -366,19 +366,15 @@ TWO, GRADES = (
     made(task, [(y,) for y in (1.0, 1.0, 0.0, 1.0)], [1, 1, 0, 1], classes=("none", "bleeding"))
     for task in ("binary", "ordinal")
 )
-ALIKE = (
-    "all 2 training bags are of class bleeding, so no difference between classes can be learned. "
-    "Give training bags of another class than 'bleeding'"
-)
 TRAINED = [
-    (THREE, "ttette", "2 bags of class l in test, but none in tr", "tttvee"),
+    (THREE, "ttette", "2 bags of class l in test", "tttvee"),
     (replace(THREE, labels=(0, 0, 2, 0, 1, 2)), "tttvve", "1 bag of class m in val", "tttvtt"),
-    (TWO, "ttvv", ALIKE, "tvtv"),
-    (GRADES, "ttvv", ALIKE, "tvtt"),
-    (EVENTS, "tte", "all 2 training bags are censored", "ett"),
-    (VALUES, "tte", r"\('label', by hand\): all 2 training targets are 1\.5", "ett"),
-    (FINDINGS, "ttee", r"'y' has only one class in training \(1 bags, all 0\)", "tttv"),
-    (FINDINGS, "ttte", "no bag of the test part has the finding 'x'", "tttv"),
+    (TWO, "ttvv", "2 training bags .*bleeding", "tvtv"),
+    (GRADES, "ttvv", "2 training bags .*bleeding", "tvtt"),
+    (EVENTS, "tte", "2 training bags", "ett"),
+    (VALUES, "tte", r"\('label', by hand\): .*1\.5", "ett"),
+    (FINDINGS, "ttee", "'y' .*1 bags", "tttv"),
+    (FINDINGS, "ttte", "test .*'x'", "tttv"),
 ]
 
 
