@@ -174,7 +174,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
         tmp_path / "out",
         tmp_path / "mpp.csv",
     )
-    for text, given, said in (
+    for text, given, fact in (
         ("", None, "in µm, and converted ones are .* pixels: give --slide-mpp"),
         ("slide,mpp\na,0\n", table, "line 2: µm per pixel is 0: expected"),
         ("slide,mpp\na,x\n", table, "line 2: mpp of 'a' is 'x', expected a finite number"),
@@ -184,7 +184,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
         ("", "gone.csv", "is 'gone.csv': expected µm"),
     ):
         table.write_text(text)
-        refused(InputError, said, run, source, out, "stamp", slide_mpp=given)
+        refused(InputError, fact, run, source, out, "stamp", slide_mpp=given)
     assert not out.exists()
     table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
     done = run(source, out, "stamp", slide_mpp=table)
@@ -292,7 +292,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path):
     run(source, out, "trident")
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
-    with pytest.raises(OutputExists, match=r"already holds 1 of these bags \(s1\).*--overwrite"):
+    with pytest.raises(OutputExists, match=r"\(s1\).*--overwrite"):
         run(source, out, "trident")
     assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     run(source, out, "trident", overwrite=True)
@@ -304,7 +304,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path):
 def test_the_wrong_source_format_is_named(tmp_path, tool):
     source = TOOLS[tool](tmp_path / "x", slide())
     for other in sorted({*TOOLS, "probsa"} - {tool}):
-        with pytest.raises(BagError, match=f"not look like {other}'s files but like {tool}'s"):
+        with pytest.raises(BagError, match=f"{other}.*{tool}"):
             run(source, tmp_path / "out", other)
     assert not (tmp_path / "out").exists()
 

@@ -58,7 +58,7 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path):
     split = prepared.split
     assert {*split.train, *split.val, *split.test} == {s.name for s in slides}
     assert prepared.table.bags == tuple(s.name for s in slides)
-    refused(EmptyBag, r"bag 'a_none' .* is empty", prepared.bags.bag, "a_none")
+    refused(EmptyBag, "'a_none'", prepared.bags.bag, "a_none")
 
 
 def test_stamp_s_stride_rows_and_extractors(tmp_path):
@@ -121,7 +121,7 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path):
     np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
     root = foreign.slideflow(tmp_path / "npz", s, slide("s2", seed=1))
     (root / "s2.index.npz").unlink()
-    refused(BagError, r"bag 's2': there is no s2\.index\.npz beside", open_bags(root).bag, "s2")
+    refused(BagError, r"'s2': .*s2\.index\.npz", open_bags(root).bag, "s2")
     (root / "s1.index.npz").unlink()
     bags = open_bags(root)
     assert bags.bag("s1").coords is None
@@ -157,7 +157,7 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path):
         edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
     (root / "patches" / "s2.h5").unlink()
-    refused(BagError, r"bag 's2': there is no .*patches/s2\.h5", open_bags(root).bag, "s2")
+    refused(BagError, r"'s2': .*patches/s2\.h5", open_bags(root).bag, "s2")
     (root / "patches" / "s1.h5").unlink()
     (root / "patches").rmdir()
     assert open_bags(root).bag("s1").coords is None
@@ -186,21 +186,21 @@ def test_clam_s_older_corners(tmp_path):
     for path in third.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["patch_size_level0"] = 512
-    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(third).bag, "s1")
+    refused(GraphError, "512 .*1024", open_bags(third).bag, "s1")
 
 
 def test_folders_with_the_bags_of_two_tools(tmp_path):
     folder = next(foreign.trident(tmp_path / "t", slide("a")).rglob("features_*"))
     stamp = next(foreign.stamp(tmp_path / "s", slide("b")).rglob("*.h5"))
     (folder / "b.h5").write_bytes(stamp.read_bytes())
-    with pytest.raises(BagError, match=r"b\.h5 has no dataset 'features'.*a folder of their own"):
+    with pytest.raises(BagError, match=r"b\.h5 .*'features'"):
         open_bags(folder).bag("b")
     (folder / "b.h5").rename(folder / "0.h5")  # sorted first: the folder is STAMP's
-    with pytest.raises(BagError, match=r"a\.h5 is not STAMP's.*it holds 'coords', 'features'"):
+    with pytest.raises(BagError, match=r"a\.h5 .*'coords', 'features'"):
         open_bags(folder).bag("a")
     (folder / "0.h5").unlink()
     torch.save(torch.zeros(2, 3), folder / "c.pt")
-    refused(BagError, r"several formats: a\.h5 and c\.pt.*a folder of their own", open_bags, folder)
+    refused(BagError, r"a\.h5 and c\.pt", open_bags, folder)
 
 
 class Harmful:
@@ -241,12 +241,12 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path):
     path = root / "s1.pt"
     whole = path.read_bytes()
     torch.save({"x": Harmful(tmp_path / "touched")}, path)
-    refused(BagError, r"s1\.pt holds more than a tensor.*could run code", open_bags(root).bag, "s1")
+    refused(BagError, r"s1\.pt", open_bags(root).bag, "s1")
     assert not (tmp_path / "touched").exists()
     for keep in (0, 10, 200, -1):
         path.write_bytes(whole[:keep])
         for read in (open_bags(root).bag, open_bags(root).size):
-            refused(BagError, r"s1\.pt (cannot be read|holds more than a tens)", read, "s1")
+            refused(BagError, r"s1\.pt", read, "s1")
     torch.save(torch.zeros(5 * 10**6, 4), tmp_path / "whole.zip")
     with (
         zipfile.ZipFile(tmp_path / "whole.zip") as z,
@@ -254,7 +254,7 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path):
     ):
         for name in z.namelist():
             packed.writestr(name, z.read(name))
-    refused(BagError, r"s1\.pt: the archive states 80,", open_bags(root).bag, "s1")
+    refused(BagError, r"s1\.pt: .*80,", open_bags(root).bag, "s1")
 
 
 def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path):
@@ -271,15 +271,15 @@ def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path):
 
 def test_what_is_not_read_says_what_it_looks_like(tmp_path):
     (tmp_path / "z" / "a.zarr").mkdir(parents=True)
-    with pytest.raises(BagError, match=r"LazySlide's or tiatoolbox's.*'features'.*'coords'"):
+    with pytest.raises(BagError, match=r"LazySlide.*'features'.*'coords'"):
         open_bags(tmp_path / "z")
     (tmp_path / "eva").mkdir()
     torch.save([torch.zeros(3)], tmp_path / "eva" / "a.pt")
     (tmp_path / "eva" / "manifest.csv").write_text("origin,embeddings,target\n")
-    with pytest.raises(BagError, match=r"look like eva's.*different order.*probsa extract"):
+    with pytest.raises(BagError, match=r"eva.*probsa extract"):
         open_bags(tmp_path / "eva")
     (tmp_path / "eva" / "manifest.csv").unlink()
-    with pytest.raises(BagError, match=r"only \.pt files\. .*pt_files; .*bags_config\.json"):
+    with pytest.raises(BagError, match=r"pt_files; .*bags_config\.json"):
         open_bags(tmp_path / "eva")
 
 

@@ -254,8 +254,7 @@ def test_a_patient_in_two_parts_is_refused(four):
     table = replace(TABLE, groups=("p", "q", "r", "p"))
     with pytest.raises(
         TableError,
-        match=r"leaks \(made by hand\): patient 'p' is in train \(bag 'b0'\) and in test "
-        r"\(bag 'b3'\)",
+        match=r"made by hand.*'p' .*train \(bag 'b0'\) .*test \(bag 'b3'\)",
     ):
         refuse_leaks(four, table, CLEAN)
     both = replace(TABLE, groups=("p", "q", "p", "p"))
@@ -265,7 +264,7 @@ def test_a_patient_in_two_parts_is_refused(four):
 
 def test_a_test_bag_in_validation_is_refused(four):
     split = replace(CLEAN, val=("b2", "b3"))
-    refused(TableError, "bag 'b3' is in val and in test", refuse_leaks, four, TABLE, split)
+    refused(TableError, "'b3' .*val .*test", refuse_leaks, four, TABLE, split)
     assert [x.kind for x in find_leaks(four, TABLE, split)] == ["bag"]
 
 
@@ -274,8 +273,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
     bags = write(tmp_path, {"b3": noisy(x[::-1])})
     with pytest.raises(
         TableError,
-        match=r"bags 'b0' \(train\) and 'b3' \(test\) have 100% of the rows alike but different "
-        r"labels\. Give bags that belong together one group",
+        match=r"'b0' \(train\) and 'b3' \(test\) .*100%",
     ):
         refuse_leaks(bags, TABLE, CLEAN)
     (told,) = refuse_leaks(bags, TABLE, Split(train=("b0", "b3"), val=("b1",), test=(), origin=""))
@@ -286,7 +284,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
 
 def test_what_was_found_once_serves_every_split(four):
     known = [CopyGroup(bags=("b1", "b2"), kind="copy", share=1.0)]
-    with pytest.raises(TableError, match=r"'b1' \(train\) and 'b2' \(val\) have the same features"):
+    with pytest.raises(TableError, match=r"'b1' \(train\) and 'b2' \(val\)"):
         refuse_leaks(four, TABLE, CLEAN, copies=known)
     split = Split(train=("b1", "b2"), val=(), test=("b3",), origin="")
     assert len(refuse_leaks(four, TABLE, split, copies=known)) == 1
@@ -310,5 +308,5 @@ def test_the_folds_of_real_bags_do_not_leak(shared_data, data):
     assert [refuse_leaks(bags, table, s, copies=copies) for s in fold_splits(table)] == [[]] * 5
     split = make_split(table, test_fold=0)
     broken = replace(split, val=(*split.val, split.test[0]))
-    with pytest.raises(TableError, match=f"bag '{split.test[0]}' is in val and in test"):
+    with pytest.raises(TableError, match=f"'{split.test[0]}' .*val .*test"):
         refuse_leaks(bags, table, broken, copies=copies)

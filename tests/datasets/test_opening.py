@@ -128,9 +128,7 @@ def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path):
     path, patches = clam(tmp_path, "FEAT")
     with h5py.File(patches, "r+") as f:
         f["coords"].attrs["patch_size"] = 512
-    refused(
-        GraphError, "s1: .* 2048 apart, but the coordinates say 1024", open_bags(path).bag, "s1"
-    )
+    refused(GraphError, "s1: .* 2048 .*1024", open_bags(path).bag, "s1")
     told = open_bags(path, graph=GraphOptions(stride=1024.0)).bag("s1")
     assert told.edges.shape == expected_edges(slide())[0].shape
     patches.unlink()
@@ -172,7 +170,7 @@ def test_damaged_torchmil_files(tmp_path):
     root = torchmil(tmp_path / "patches_256")
     path, coords = root / "features" / "features_resnet50" / "w1.npy", root / "coords" / "w1.npy"
     whole = path.read_bytes()
-    refused(GraphError, "256 apart, but the coordinates say 512", open_bags(root).bag, "w1")
+    refused(GraphError, "256 .*512", open_bags(root).bag, "w1")
     for damage, message in (
         (lambda: np.save(coords, corners(step=512)[:5]), "'w1' .*: features have 12 rows, coords"),
         (coords.unlink, r"bag 'w1': there is no .*coords/w1\.npy"),
@@ -189,9 +187,9 @@ def test_damaged_torchmil_files(tmp_path):
 def test_two_bags_of_one_name(tmp_path):
     slides(tmp_path / "x", "a")
     slides(tmp_path / "y", "a")
-    refused(BagError, r"two bags are named 'a': .*x/a\.h5 and .*y/a\.h5", open_bags, tmp_path)
+    refused(BagError, r"'a': .*x/a\.h5 and .*y/a\.h5", open_bags, tmp_path)
     (tmp_path / "y" / "a.h5").rename(tmp_path / "x" / "a.hdf5")
-    refused(BagError, r"two bags are named 'a': .*a\.h5 and .*a\.hdf5", open_bags, tmp_path / "x")
+    refused(BagError, r"'a': .*a\.h5 and .*a\.hdf5", open_bags, tmp_path / "x")
 
 
 def test_a_folder_without_bags(tmp_path):
@@ -203,10 +201,10 @@ def test_a_folder_without_bags(tmp_path):
     refused(BagError, first, open_bags, tmp_path / "features")
     (tmp_path / "features" / "a.svs").unlink()
     (tmp_path / "features").rmdir()
-    refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
+    refused(BagError, r"\.h5 .*nothing", open_bags, tmp_path)
     (tmp_path / "work" / "20x" / "patches").mkdir(parents=True)
     for work in (tmp_path / "work", tmp_path / "work" / "20x"):
-        refused(BagError, r"no features yet: run probsa extract .*work$", open_bags, work)
+        refused(BagError, r"probsa extract .*work$", open_bags, work)
     (tmp_path / "slide.pt").touch()
     (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
     refused(BagError, r"found .*\.pt", open_bags, tmp_path)
@@ -215,9 +213,9 @@ def test_a_folder_without_bags(tmp_path):
 
 def test_a_name_or_a_width_that_does_not_fit(tmp_path):
     bags = open_bags(slides(tmp_path, ("slide_1", "slide_2")))
-    refused(BagError, r"no bag named 'slide1' in .* Did you mean 'slide_", bags.bag, "slide1")
+    refused(BagError, "'slide1' .*'slide_", bags.bag, "slide1")
     write_bag(tmp_path / "z.h5", features=features(0)[:, :3], kind="slide")
-    with pytest.raises(BagError, match=r"bag 'z' .* has 3 features per instance, 'slide_1' has 5"):
+    with pytest.raises(BagError, match=r"'z' .* 3 .*'slide_1' .*5"):
         open_bags(tmp_path).bag("z")
 
 
@@ -249,9 +247,9 @@ def test_a_graph_that_needs_coordinates(tmp_path):
     assert open_bags(tmp_path).bag("a").edges.shape == (2, 0)
     for kind in ("grid", "knn"):
         bags = open_bags(tmp_path, graph=GraphOptions(kind=kind))
-        refused(GraphError, f"bag 'a' has no coordinates.*'{kind}'", bags.bag, "a")
+        refused(GraphError, f"'a' .*'{kind}'", bags.bag, "a")
     scan(tmp_path / "ct", [1, 2, 3])
-    with pytest.raises(GraphError, match=r"bag 'scan' has one coordinate per instance.*chain"):
+    with pytest.raises(GraphError, match=r"'scan' .*chain"):
         open_bags(tmp_path / "ct", graph=GraphOptions(kind="grid")).bag("scan")
 
 
@@ -422,9 +420,9 @@ def test_what_is_no_label_of_instances_is_refused(data, values, message):
 def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data):
     stored, _, overlay = data
     np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
-    with pytest.raises(BagError, match=r"none of the 1 files .* is named after a bag"):
+    with pytest.raises(BagError, match="1 files"):
         open_bags(stored, instance_labels=overlay)
-    refused(BagError, "there is no folder", open_bags, stored, instance_labels=overlay / "absent")
+    refused(BagError, "absent", open_bags, stored, instance_labels=overlay / "absent")
 
 
 def test_bags_without_a_label_are_left_out_and_named(data):

@@ -65,9 +65,9 @@ def test_patients_are_bags():
     assert bags.metadata("p") == Metadata(kind="slide")
     again = pickle.loads(pickle.dumps(bags))
     assert torch.equal(again.bag("p").x, p.x)
-    with pytest.raises(InputError, match=r"'q' .* cannot be read here: it is tested"):
+    with pytest.raises(InputError, match=r"'q' .*it is tested"):
         bags.sealed(["q"], why="it is tested").bag("q")
-    refused(BagError, r"no bag named 's1'", bags.bag, "s1")
+    refused(BagError, "'s1'", bags.bag, "s1")
     q, alone = PatientBags(slides, TABLE).bag("q"), slides.bag("t1")
     for name in ("x", "edges", "weights", "coords", "instance_labels"):
         assert torch.equal(getattr(q, name), getattr(alone, name))
@@ -75,7 +75,7 @@ def test_patients_are_bags():
     t = patient_table(TABLE)
     assert (t.bags, t.labels, t.groups, t.folds) == (("p", "q"), (1, 0), ("p", "q"), (1, 0))
     assert patient_table(t) == t
-    refused(TableError, r"add a column 'group'", patient_table, replace(TABLE, groups=None))
+    refused(TableError, "'group'", patient_table, replace(TABLE, groups=None))
 
 
 def test_training_refuses_missing_slides_and_prediction_uses_the_others():
@@ -87,9 +87,9 @@ def test_training_refuses_missing_slides_and_prediction_uses_the_others():
     assert bags.slide_counts("p") == (2, 3) and bags.bag("p").slides == ("s1", "s3")
     assert bags.notes["p"] == (MissingSlides(used=2, missing={"s2": "no bag"}),)
     assert bags.notes["q"] == (MissingSlides(used=0, missing={"t1": "no bag"}),)
-    with pytest.raises(BagError, match=r"none of the 2 patients of the table has a slide"):
+    with pytest.raises(BagError, match="2 patients"):
         PatientBags(slide_set("s1", "s2", "s3", "t1"), TABLE, missing="leave_out")
-    with pytest.raises(TableError, match=r"add a column 'group'"):
+    with pytest.raises(TableError, match="'group'"):
         PatientBags(slide_set(), replace(TABLE, groups=None))
     empty = replace(slide("s2", 2, seed=9), x=torch.zeros(0, 3), edges=torch.zeros(2, 0).long())
     others = [slide(name, 2, seed=k) for k, name in enumerate(("s1", "s3", "t1"))]

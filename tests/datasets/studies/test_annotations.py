@@ -104,7 +104,7 @@ def test_asap_groups(tmp_path, first, second):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "fact"),
     [
         ("a.xml", XML.format(first="_0", second="Necrosis"), r"'Necrosis'; known are _0"),
         ("a.xml", "<ASAP_Annotations><Annotation>", "cannot be read as XML"),
@@ -115,9 +115,9 @@ def test_asap_groups(tmp_path, first, second):
         ("a.json", '{"positive": [{"name": "a"}]}', "positive 0: "),
     ],
 )
-def test_annotations_that_are_none(tmp_path, name, text, said):
+def test_annotations_that_are_none(tmp_path, name, text, fact):
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=fact) as error:
         read_area(tmp_path / name)
     assert name in str(error.value)
 
@@ -165,5 +165,5 @@ def test_masks_by_hand(tmp_path):
     assert share.tolist() == [0, 0.5, 1, 0.25, 0, 0] and strange == ()
     share, strange = mask_share(path, corners, side=10.0, positive=(2,), known=(0, 1, 2))
     assert share.sum() == 0 and strange == (3, 4)
-    with pytest.raises(SlideError, match=r"30x20 pixels, but its slide has 60x40"):
+    with pytest.raises(SlideError, match=r"30x20 .*60x40"):
         mask_share(path, corners, side=10.0, positive=(2,), known=(0,), size=(60, 40))

@@ -71,11 +71,11 @@ def test_a_cohorts_own_labels_of_instances(cohort, tmp_path):
     assert study.counts["known instances"] == size("001")
     assert study.counts["labels that a derivation would change"] == 1
     np.save(overrides / "002.npy", np.zeros(99, np.int64))
-    with pytest.raises(BagError, match=r"'002' has \d instances .* there are 99 instance labels"):
+    with pytest.raises(BagError, match=r"'002' .*99"):
         open_study("table", cohort, out=tmp_path / "out")
     for path in overrides.iterdir():
         path.rename(path.with_stem(f"x{path.stem}"))
-    refused(BagError, "none of the 2 files", open_study, "table", cohort, out=tmp_path / "out")
+    refused(BagError, "2 files", open_study, "table", cohort, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize("classes", [None, ("benign", "cancer")])
@@ -111,7 +111,7 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path):
         (out / "dataset.json").write_text(text)
         refused(InputError, message, read_study, out)
     (out / "dataset.json").unlink()
-    with pytest.raises(OutputExists, match=r"a labels\.csv that probsa dataset did not write"):
+    with pytest.raises(OutputExists, match=r"labels\.csv"):
         open_study("camelyon16", root, out=out)
 
 
@@ -121,7 +121,7 @@ def test_several_sets_of_features(tmp_path):
     other.mkdir()
     for path in (base / "features" / "features_UNI").iterdir():
         np.save(other / path.name, np.ones((2, 7), np.float32))
-    with pytest.raises(BagError, match="Give the path of one, or choose one with --feature-set"):
+    with pytest.raises(BagError, match="--feature-set"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
     for chosen, width in (("features_UNI", 3), ("features_other", 7), ("other", 7)):
         study = open_study("camelyon16", tmp_path, out=tmp_path / chosen, feature_set=chosen)
@@ -130,17 +130,17 @@ def test_several_sets_of_features(tmp_path):
 
 def test_folders_that_are_no_data_set(tmp_path):
     (tmp_path / "pictures").mkdir()
-    with pytest.raises(InputError, match="it holds pictures") as error:
+    with pytest.raises(InputError, match="pictures") as error:
         recognise_study(tmp_path)
     for file in ("stage_2_train.csv", "train.csv", "reference.csv", "splits.csv", "labels.csv"):
         assert file in str(error.value)
     packed = tmp_path / "patches_512" / "features" / "features_UNI.tar.gz"
     packed.parent.mkdir(parents=True)
     packed.touch()
-    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz is an archive: unpack it"):
+    with pytest.raises(InputError, match=r"features_UNI\.tar\.gz"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
     write_processed(tmp_path / "x" / "patches_512", {"slide_a": (0, np.zeros(2))})
-    with pytest.raises(InputError, match=r"none of the 1 bags .* 'slide_a', for example, has no"):
+    with pytest.raises(InputError, match="'slide_a'"):
         open_study("camelyon16", tmp_path / "x", out=tmp_path / "out")
 
 
@@ -202,7 +202,7 @@ NOT_FOUND.args = ("404",)  # its constructor needs a response of the Hub
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "fact"),
     [
         (OfflineModeIsEnabled("offline"), "the Hugging Face Hub cannot be reached"),
         (LocalEntryNotFoundError("no connection"), "the Hugging Face Hub cannot be reached"),
@@ -210,12 +210,12 @@ NOT_FOUND.args = ("404",)  # its constructor needs a response of the Hub
         (NOT_FOUND, "cannot be fetched from the Hugging Face Hub: 404"),
     ],
 )
-def test_the_hub_that_does_not_answer(tmp_path, monkeypatch, error, said):
+def test_the_hub_that_does_not_answer(tmp_path, monkeypatch, error, fact):
     def refuse(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=fact):
         fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
 
 
@@ -223,15 +223,15 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(hub, tmp_path, mo
     def fetch(name: str | None) -> None:
         fetch_release("authors/set", tmp_path / "into", feature_set=name, revision=None)
 
-    for name, said in (
+    for name, fact in (
         ("features_ctrans", "holds no features named features_ctrans"),
         (None, "give --feature-set"),
     ):
-        refused(InputError, said, fetch, name)
+        refused(InputError, fact, fetch, name)
     (hub.packed / "dataset" / "patches_512" / "labels.tar.gz").write_bytes(b"cut")
-    refused(InputError, r"labels\.tar\.gz cannot be unpacked", fetch, "features_UNI")
+    refused(InputError, r"labels\.tar\.gz", fetch, "features_UNI")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    refused(MissingExtra, "huggingface_hub is not installed", fetch, "features_UNI")
+    refused(MissingExtra, "huggingface_hub", fetch, "features_UNI")
 
 
 def test_the_command_prints_a_table_for_people(tmp_path, capsys):

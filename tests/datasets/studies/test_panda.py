@@ -160,7 +160,7 @@ def test_a_download(raw):
     for share, first in ((0.5, 0), (0.4, 1)):
         assert marks(raw.open(share=share))[RADBOUD] == [first, *[0] * 7]
     raw.replace("train.csv", f"{RADBOUD},radboud", f"{RADBOUD},karolinska")
-    refused(InputError, r"contains the values 4, but .* is from karolinska", raw.open)
+    refused(InputError, "4, .*karolinska", raw.open)
 
 
 def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw):
@@ -193,7 +193,7 @@ def test_the_authors_folder_without_any_table(authors, tmp_path):
 def test_grades_of_the_authors_folder_need_a_table(authors, tmp_path):
     write_splits(authors / "splits.csv", dict.fromkeys(NAMES, "train") | {NAMES[6]: "test"})
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=r"no ISUP grade is known: --grades needs .*train\.csv"):
+    with pytest.raises(InputError, match=r"--grades .*train\.csv"):
         open_study("panda", authors, out=out, options=StudyOptions(grades=True))
     lines = ["image_id,isup_grade,data_provider", *(f"{name},3,radboud" for name in NAMES[:-1])]
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
@@ -208,7 +208,7 @@ PARTS = "slide_name,Partition,isup_0\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "fact"),
     [
         ("train.csv", None, r"train\.csv of PANDA's raw download is missing"),
         ("partition_PANDA.csv", None, r"partition_PANDA\.csv \(columns slide_name, Partition"),
@@ -224,12 +224,12 @@ PARTS = "slide_name,Partition,isup_0\n"
         ("partition_PANDA.csv", f"{PARTS}a,train,x\n", "'a' has 'x' among the columns isup_0"),
     ],
 )
-def test_tables_that_are_missing_or_wrong(raw, name, text, said):
+def test_tables_that_are_missing_or_wrong(raw, name, text, fact):
     path = raw.root / name
     path.unlink()
     if text is not None:
         path.write_text(text)
-    refused(InputError, said, raw.open)
+    refused(InputError, fact, raw.open)
 
 
 def test_a_partition_may_lack_labels_but_has_one_grade_a_slide(tmp_path):
@@ -238,4 +238,4 @@ def test_a_partition_may_lack_labels_but_has_one_grade_a_slide(tmp_path):
     assert read_partition(path) == {"a": ("train", None), "b": ("train", 0), "c": ("test", 1)}
     columns = ",".join(f"isup_{k}" for k in range(6))
     path.write_text(f"slide_name,Partition,{columns}\na,train,1,0,0,1,0,0\n")
-    refused(TableError, "line 2: slide 'a' has 2 grades", read_partition, path, grades=True)
+    refused(TableError, "line 2: slide 'a' .*2", read_partition, path, grades=True)

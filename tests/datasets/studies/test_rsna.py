@@ -199,7 +199,7 @@ def test_features_of_other_slices_are_refused(made, tmp_path):
     work = made.linked(tmp_path / "work", without=name.name)
     name = work / name.name
     write_bag(name, features=np.ones((4, 1)), coords=np.array([[0.0], [5], [10], [14]]), kind="ct")
-    with pytest.raises(BagError, match=rf"'{name.stem}' has 4 rows .* positions of its 4 slices"):
+    with pytest.raises(BagError, match=rf"'{name.stem}' .*4"):
         open_study("rsna", made.root, out=tmp_path / "out", features=work)
 
 
@@ -232,17 +232,17 @@ def test_what_is_missing_is_named(made, listed, tmp_path):
         study_options = StudyOptions(**options)
         open_study("rsna", root, out=tmp_path / "out", features=made.work, options=study_options)
 
-    with pytest.raises(TableError, match=r"has 4 slices in the download, but \d\d in its list"):
+    with pytest.raises(TableError, match=r"4 slices .*\d\d"):
         opened(made.root, test_scans=listed)
     bare = tmp_path / "bare"
     (bare / "stage_2_train").mkdir(parents=True)
-    refused(InputError, r"stage_2_train\.csv of RSNA's download is missing", opened, bare)
+    refused(InputError, r"stage_2_train\.csv", opened, bare)
     (bare / "stage_2_train.csv").write_text("ID,Label\nID_0_any,0\n")
-    refused(InputError, r"the test scans are unknown.*--test-scans", opened, bare)
+    refused(InputError, "--test-scans", opened, bare)
     (bare / "stage_2_train").rmdir()
-    with pytest.raises(InputError, match=r"stage_2_train of RSNA's download is missing"):
+    with pytest.raises(InputError, match="stage_2_train"):
         opened(bare, test_scans=listed)
-    with pytest.raises(InputError, match=r"not a processed folder of RSNA.*probsa patch"):
+    with pytest.raises(InputError, match="probsa patch"):
         open_study("rsna", bare, out=tmp_path / "out")
 
 
@@ -251,9 +251,9 @@ def test_answers_that_are_none(tmp_path):
     path.write_text("ID,Label\nID_a_any,0\nID_a_any,1\n")
     refused(TableError, "line 3: slice 'ID_a'", read_answers, path)
     path.write_text("image_id,isup\na,1\n")
-    refused(TableError, r"is it stage_2_train\.csv", read_answers, path)
+    refused(TableError, r"stage_2_train\.csv", read_answers, path)
     path.write_text("bag_name,slice\na,1\n")
-    refused(TableError, "no column 'instance_name'", read_scans, path)
+    refused(TableError, "'instance_name'", read_scans, path)
 
 
 def test_from_the_download_by_commands(made, tmp_path, capsys):
