@@ -8,6 +8,7 @@ OUT/null_maps/<data>/split<k>/null_maps/<bag>.h5       their scores of the held-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
     tables: list[InstanceTable] = []
     for k, predictions in enumerate(instances_of(one_seed)):
 
-        def null_scores(p: Prediction, k: int = k) -> Mapping[str, np.ndarray | str]:
+        def null_scores(p: Prediction, k: int = k) -> Mapping[Any, np.ndarray | str]:
             if not folders:
                 return {}
             return read_null_scores(folders[k][p.name], p.name, instances=len(p.attention_mean))
@@ -130,7 +131,9 @@ def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
             predictions, positive=lambda p: bag_labels[p.name], more=null_scores
         )
         tables.append(table)
-        missing |= {name: why for name, why in table.missing.items() if name in NULL_MAPS}
+        for column, why in table.missing.items():
+            if isinstance(column, str) and column in NULL_MAPS:
+                missing[column] = why
     return tables, missing
 
 
