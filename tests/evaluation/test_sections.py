@@ -15,7 +15,7 @@ from support.made_reports import write_report_folder
 import probsa
 from probsa.evaluation import WITHIN_BAGS, WITHIN_TITLES, GuaranteeOptions, Section, evaluate
 from probsa.evaluation.instances.measures import WRONG_CALLS
-from probsa.evaluation.words import INSTANCE_DETECTORS, INSTANCE_TITLES, metric_titles
+from probsa.evaluation.words import INSTANCE_DETECTORS, metric_titles
 from probsa.tasks import TASKS
 
 
@@ -52,14 +52,13 @@ def test_a_report_of_every_task_is_a_data_frame_and_json(report):
 
 def test_every_number_of_a_report_has_a_title(report):
     """A key such as `macro_f1` in a table means that nobody gave the metric a title."""
-    keys = {name for metrics in (report.metrics, report.instances or {}) for name in metrics}
+    tables = [report.metrics]
     for section in report.sections:
-        keys |= {name for metrics in section.metrics.values() for name in metrics}
+        tables += section.metrics.values()
         for table in ("by_part", "rivals"):
-            of_parts = section.values.get(table, {})
-            keys |= {name for metrics in of_parts.values() for name in metrics}
-    keys -= {*INSTANCE_TITLES}
-    assert all(metric_titles(keys).values())
+            tables += section.values.get(table, {}).values()
+    keys = {name for table in tables for name in table}
+    assert all(title for table in tables for title in metric_titles(table).values())
     text = printed(report, full=True).replace(str(report.folder), "")
     raw = {key for key in keys if "_" in key and re.search(rf"\b{key}\b", text)}
     assert raw == set()

@@ -1,10 +1,10 @@
 """The titles of metrics, detectors and null maps in the text of reports, tables and figures."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..core import counted
-from ..statistics import NoInterval
+from ..statistics import Metric, NoInterval
 
 METRIC_TITLES = {
     "auroc": "AUROC",
@@ -43,20 +43,17 @@ METRIC_TITLES = {
     "integrated_brier": "integrated Brier score",
 }
 """Metrics of bags, of every task; see `metric_titles`."""
-SOME_FINDINGS = re.compile(r"(?P<name>.+)_(?P<defined>\d+)_of_(?P<findings>\d+)")
-"""A mean over the findings for which the metric is defined."""
 
 
-def metric_titles(names: Iterable[str]) -> dict[str, str]:
+def metric_titles(metrics: Mapping[str, Metric]) -> dict[str, str]:
     """Return the titles of metrics of bags by their names."""
     titles = {}
-    for name in names:
-        mean = SOME_FINDINGS.fullmatch(name)
-        if mean is None:
+    for name, m in metrics.items():
+        if m.partial is None:
             titles[name] = METRIC_TITLES[name]
         else:
-            findings = f"{mean['defined']} of {mean['findings']} findings"
-            titles[name] = f"{METRIC_TITLES[mean['name']]} ({findings})"
+            findings = f"{m.partial.defined} of {m.partial.findings} findings"
+            titles[name] = f"{METRIC_TITLES[m.partial.metric]} ({findings})"
     return titles
 
 

@@ -51,6 +51,7 @@ from .intervals import SHARE as SHARE
 from .intervals import NoInterval as NoInterval
 from .intervals import Scale as Scale
 from .metric import Metric as Metric
+from .metric import PartialMean as PartialMean
 from .metric import TargetMetrics as TargetMetrics
 from .metric import areas as areas
 from .metric import class_support as class_support

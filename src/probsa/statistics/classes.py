@@ -6,6 +6,7 @@ shorten distances. Each finding of several is judged on the bags in which it was
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from .metric import (
     CLASSES,
     ClassNames,
     Metric,
+    PartialMean,
     TargetMetrics,
     areas,
     call_support,
@@ -253,7 +255,9 @@ def multilabel_metrics(
             detail = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             undefined = Metric.undefined(f"{len(reasons)} of {n} findings ({detail})")
             mean = mean_over_classes(defined) if defined else undefined
-            overall |= {f"macro_{key}": undefined, f"macro_{key}_{len(defined)}_of_{n}": mean}
+            partial = PartialMean(f"macro_{key}", defined=len(defined), findings=n)
+            overall[f"macro_{key}"] = undefined
+            overall[f"macro_{key}_{len(defined)}_of_{n}"] = replace(mean, partial=partial)
             notes.append(
                 f"macro {key.replace('_', ' ')} over all findings leaves out {', '.join(reasons)}"
             )

@@ -22,6 +22,17 @@ CLASSES: ClassNames = ("of class 0", "of class 1")
 
 
 @dataclass(frozen=True, slots=True)
+class PartialMean:
+    """A mean over findings that leaves out those for which the metric is undefined."""
+
+    metric: str
+    """The name of the mean over all findings, such as `macro_auroc`."""
+    defined: int
+    """Number of findings that the mean is over."""
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A value with its 95 % interval, or the reason why there is none."""
 
@@ -39,6 +50,8 @@ class Metric:
     support: Support | None = field(default=None, repr=False, compare=False)
     """The patients on whom the metric rests; None where `rows` is None."""
     scale: Scale = field(default=SHARE, repr=False, compare=False)
+    partial: PartialMean | None = field(default=None, repr=False, compare=False)
+    """What the metric leaves out, if it is a mean over some findings only."""
 
     @classmethod
     def undefined(cls, reason: str) -> "Metric":

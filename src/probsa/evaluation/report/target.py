@@ -6,7 +6,6 @@ the survival curve of Kaplan and Meier. One is linear in the mean of the feature
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -58,8 +57,10 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     text: list[Grid | str] = []
     for part, rows in ((task.words.part, metrics.by_part), ("rival", rivals)):
         if rows:
-            names = dict.fromkeys(chain(*rows.values()))
-            text.append(metric_columns(part, rows, titles=metric_titles(names)))
+            columns: dict[str, Metric] = {}
+            for metrics_of_row in rows.values():
+                columns |= metrics_of_row
+            text.append(metric_columns(part, rows, titles=metric_titles(columns)))
     if gain is not None:
         text.append(f"{METRIC_TITLES[primary.name]}, better than the {MEAN_RIVAL} by: {gain}")
     notes = tuple(dict.fromkeys(metrics.notes))
