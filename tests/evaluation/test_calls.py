@@ -75,9 +75,7 @@ def calls_everywhere(table):
         ],
         "title of a map": [CLASSES.index(verdict_of(table, p).call) for p in instances],
         "prediction in Python": [CLASSES.index(p.call) for p in instances],
-        "title of a picture": [
-            int(heading(p).split(" · ")[1].startswith(CLASSES[1])) for p in instances
-        ],
+        "title of a picture": [int(heading(p).facts[0].startswith(CLASSES[1])) for p in instances],
         "report": (table.probability[:, -1] >= report.threshold).astype(int).tolist(),
     }
 

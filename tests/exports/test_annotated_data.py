@@ -17,9 +17,12 @@ anndata = pytest.importorskip("anndata", reason="the extra `anndata` is not inst
 def features_of(folder, p, *, width=5, seed=0):
     values = np.random.default_rng(seed).normal(size=(len(p.coords), width)).astype(np.float32)
     write_bag(
-        folder / f"{p.name}.h5", features=values, kind=p.kind, coords=p.coords,
+        folder / f"{p.name}.h5",
+        features=values,
+        kind=p.kind,
+        coords=p.coords,
         attributes={"pitch": float(SIDE)} if p.kind == "slide" else {},
-    )  # fmt: skip
+    )
     return values
 
 
@@ -98,5 +101,5 @@ def test_features_that_were_not_predicted_and_bags_that_differ_are_refused(tmp_p
     _, (said,) = export(tmp_path / "fewer", None, p, features=tmp_path / "few", anndata="per-bag")
     assert "they have 10 instances, the prediction 30" in said
     scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
-    with pytest.raises(InputError, match=r"different kinds of bags \(ct, slide\)"):
+    with pytest.raises(InputError, match=r"\(ct, slide\)"):
         export(tmp_path / "mixed", None, p, scan, anndata="one-file")

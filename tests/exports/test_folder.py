@@ -11,8 +11,8 @@ from support.made_exports import predictions, slide_bag
 from support.made_maps import bag, lattice, pink
 from support.refusals import refused
 
-from probsa.cli.entry import main
-from probsa.cohorts.inputs import find_inputs
+from probsa.cli import main
+from probsa.cohorts import find_inputs
 from probsa.core import open_output
 from probsa.errors import MissingExtra, SlideError, UnknownName
 from probsa.exports import ExportSettings, export_folder
@@ -42,9 +42,20 @@ def names(folder):
 def test_every_format_at_once(tmp_path, slides, capsys):
     preds, out = predictions(tmp_path / "p", slide_bag()), tmp_path / "out"
     status, text, _ = run(
-        capsys, preds, "--out", out, "--slides", slides, "--no-png", "--ome-tiff", "--geojson",
-        "--dicom", "--anndata", "--no-features", "--json",
-    )  # fmt: skip
+        capsys,
+        preds,
+        "--out",
+        out,
+        "--slides",
+        slides,
+        "--no-png",
+        "--ome-tiff",
+        "--geojson",
+        "--dicom",
+        "--anndata",
+        "--no-features",
+        "--json",
+    )
     assert status == 0
     found = json.loads(text)
     dicom = [f"a_{name}.dcm" for name in ("mean", "probability", "segmentation", "std")]
@@ -140,7 +151,7 @@ def test_a_map_in_the_folder_of_slides_is_no_slide(tmp_path, slides, capsys):
     assert (kept.name, Path(kept.source).name, kept.reason) == ("a", "a.dcm", "")
     assert left_out.name == "a.ome.tiff"
     assert "holds float32 values, not colours: it is a map" in left_out.reason
-    refused(SlideError, "not colours", open_slide, mixed / "a.ome.tiff")
+    refused(SlideError, r"a\.ome\.tiff", open_slide, mixed / "a.ome.tiff")
     assert main(["info", str(mixed)]) == 1
     output = capsys.readouterr()
     assert "a.dcm" in output.out and "a.ome.tiff holds float32 values" in output.err

@@ -86,8 +86,10 @@ def test_every_patch_has_its_own_colour_and_glass_has_none(tmp_path):
     picture, figure = written(p, tmp_path)
     known = np.where(labels < 0, np.nan, labels)
     for key, values in (
-        ("mean", p.attention_mean), ("variance", p.attention_variance), ("labels", known),
-    ):  # fmt: skip
+        ("mean", p.attention_mean),
+        ("variance", p.attention_variance),
+        ("labels", known),
+    ):
         share = (values - np.nanmin(values)) / np.ptp(values[np.isfinite(values)])
         for cell in np.ndindex(4, 5):
             colour = at_centre(picture, axes(figure, key), (np.array(cell) + 0.5) * STRIDE)
@@ -167,8 +169,11 @@ def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest
     means_of = [q.title.rpartition(", ")[2] for q in quantities(named) if q.key == "mean"]
     assert means_of == ["none", "low", "class 7"]
     picture, figure = written(p, tmp_path)
-    assert heading(p, label="2") == f"bag · class {likeliest}: p 0.60 ± 0.067 (one model) · label 2"
-    assert heading(p) in figure.texts[0].get_text()
+    assert (
+        heading(p, label="2").line
+        == f"bag · class {likeliest}: p 0.60 ± 0.067 (one model) · label 2"
+    )
+    assert heading(p).line in figure.texts[0].get_text()
     for c in range(3):
         ax = axes(figure, f"mean {c}")
         assert ax.get_title(loc="left") == f"attention mean μ, class {c}"
@@ -307,8 +312,10 @@ def test_titles_and_bars_say_what_is_shown():
         "labels": ("instance labels: 0 of 8 positive", "true labels, never used in training"),
     }
     assert [bar_texts(figure, name) for name in ("mean", "variance", "labels")] == [
-        ["−0.714", "3 probability"], ["0.1", "2 probability²"], ["negative", "positive"],
-    ]  # fmt: skip
+        ["−0.714", "3 probability"],
+        ["0.1", "2 probability²"],
+        ["negative", "positive"],
+    ]
     logit = draw_map(slide())
     assert words_of(logit, "mean") == ("attention mean μ", "scale of this bag: −0.714 to 3")
     assert bar_texts(logit, "mean") == ["−0.714", "3 logit"]
@@ -419,14 +426,17 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
 
 
 @pytest.mark.parametrize(
-    ("mpp", "source", "text"),
+    ("mpp", "is_given", "text"),
     [
-        (0.5, "file", "50 µm"), (8.0, "file", "1 mm"), (None, None, ""),
-        (0.5, "given", "50 µm (as given)"), (8.0, "given, file says 1", "1 mm (as given)"),
+        (0.5, False, "50 µm"),
+        (8.0, False, "1 mm"),
+        (None, False, ""),
+        (0.5, True, "50 µm (as given)"),
+        (8.0, True, "1 mm (as given)"),
     ],
-)  # fmt: skip
-def test_the_scale_bar_is_as_long_as_it_says(mpp, source, text):
-    picture = whole(ArraySlide(pink(), mpp=mpp, mpp_source=source), scale=2.0)
+)
+def test_the_scale_bar_is_as_long_as_it_says(mpp, is_given, text):
+    picture = whole(ArraySlide(pink(), mpp=mpp, mpp_is_given=is_given), scale=2.0)
     ax = axes(draw_map(bag(lattice()), over=(picture, squares(bag(lattice())))), "tissue")
     assert [t.get_text() for t in ax.texts] == ([text] if text else [])
     bars = [v for v in ax.patches if to_rgb(v.get_facecolor()) == (0, 0, 0)]

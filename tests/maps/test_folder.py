@@ -10,11 +10,15 @@ from support.made_maps import assert_fits, prediction, slide, write_folder, writ
 from support.refusals import refused
 
 from probsa.errors import BagError, UnknownName
-from probsa.evaluation import read_predictions, stored_trust
-from probsa.evaluation.storage import write_predictions
-from probsa.maps import DOUBTS, map_limits, render_folder
-from probsa.maps.draw import draw_map, heading
-from probsa.maps.folder import against, reservations, resolve, unlike
+from probsa.evaluation import read_predictions, stored_trust, write_predictions
+from probsa.maps import DOUBTS, against, draw_map, map_limits, render_folder, reservations
+from probsa.maps.draw import heading
+from probsa.maps.folder import (
+    UNLIKE_TRAINING,
+    Contradiction,
+    find_contradiction,
+    is_unlike_training,
+)
 from probsa.maps.scale import common_limits
 from probsa.statistics import Threshold
 
@@ -34,7 +38,8 @@ def test_common_limits_are_quantiles_over_all_instances():
     variance = np.concatenate([b.attention_variance for b in bags]).astype(float)
     np.testing.assert_allclose(limits.mean, np.quantile(mean, [0.01, 0.99]))
     np.testing.assert_allclose(limits.variance, np.quantile(variance, [0.01, 0.99]))
-    refused(BagError, "got none", common_limits, [])
+    with pytest.raises(BagError):
+        common_limits([])
 
 
 def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path, preds):
@@ -66,7 +71,7 @@ def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):
     p = replace(slide(at=1), name="s1")
     spread = f"±: {p.of_task.words.page.spread_hint}."
     of_run = stored_trust(read_predictions(preds)).line
-    title = f"{heading(p, label='0')}\n{of_run}"
+    title = f"{heading(p, label='0').line}\n{of_run}"
     how = {"also": DOUBTS, "title": title, "caption": spread}
     alone, _ = written(p, tmp_path, limits=limits, **how)
     shown = np.asarray(Image.open(tmp_path / "a" / "s1.png").convert("RGB"))
@@ -83,7 +88,7 @@ def test_the_scale_is_that_of_the_validation_bags(tmp_path):
     assert map_limits(tmp_path / "p") == common_limits(bags[1:])
 
 
-def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch):
+def test_what_makes_p_where_the_map_contradicts_the_call(tmp_path):
     p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
     folder = write_folder(
         tmp_path / "p",
@@ -94,36 +99,32 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch
     stored = Threshold(value=0.21, origin="stored")
     table = replace(read_predictions(folder), call_threshold=stored)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
-    assert against(table, p) == against(table, high) == ""
+    assert find_contradiction(table, p) is find_contradiction(table, high) is None
     little = replace(low, attention_mean=np.append(low.attention_mean[1:], np.float32(0.01)))
-    assert against(table, little) == against(table, low)
-    assert "the threshold does this, as p is below 0.5" in against(table, low)
+    below_half = Contradiction(called_positive=True, cause="threshold")
+    assert find_contradiction(table, little) == find_contradiction(table, low) == below_half
     sure = replace(low, probability=np.array([0.9], np.float32))
-    assert "the model's pooling" in against(table, sure)
-    sums = replace(sure, contribution=np.full(8, -0.5, np.float32))
-    assert "pooling adds −4 to the logit of p, +2.2; the bias" in against(table, sums)
+    by_pooling = Contradiction(called_positive=True, cause="pooling")
+    assert find_contradiction(table, sure) == by_pooling
+    sums = find_contradiction(table, replace(sure, contribution=np.full(8, -0.5, np.float32)))
+    assert (sums.cause, sums.contribution) == ("bias", -4)
+    assert sums.logit == pytest.approx(np.log(9), rel=1e-6)
     negative = replace(high, probability=np.array([0.1], np.float32))
-    assert against(table, negative).startswith("The instances speak for the class, but")
-    assert against(table, replace(low, score_kind="logit")) == ""
+    assert not find_contradiction(table, negative).called_positive
+    assert find_contradiction(table, replace(low, score_kind="logit")) is None
     assert reservations(table) == ("This model is not shown better than chance.",)
-    assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
-    assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
-    assert resolve(table, "auto").caption.startswith("Evidence is what the instance says")
-    captions = []
-
-    def drawn(p, *, caption, **how):
-        captions.append(caption)
-        return draw_map(p, caption=caption, **how)
-
-    monkeypatch.setattr("probsa.maps.folder.draw_map", drawn)
-    assert render_folder(folder, tmp_path / "maps") == []
-    (caption,) = captions
-    assert "±: Standard deviation of the probability over posterior samples and members" in caption
+    assert not is_unlike_training(table, 0)
+    assert not is_unlike_training(replace(table, ood=np.array([0.99])), 0)
+    assert is_unlike_training(replace(table, ood=np.array([1.0])), 0)
 
 
 CHOICE = {
-    "chosen": "evidence", "drops": {"evidence": 0.02}, "bags": 9, "reason": "why", "rule": "how"
-}  # fmt: skip
+    "chosen": "evidence",
+    "drops": {"evidence": 0.02},
+    "bags": 9,
+    "reason": "why",
+    "rule": "how",
+}
 
 
 @pytest.mark.parametrize("reservations_said", [0, 7])
@@ -161,14 +162,15 @@ def test_a_picture_says_its_bag_and_one_line_of_the_run(
     assert render_folder(folder, tmp_path / "maps", scale="per-bag") == []
     assert len(drawn) == (2 if patient else 1)
     for title, caption in drawn:
-        of_bag, of_run = title.split("\n")
-        assert of_bag.startswith("bag · ")
-        assert of_run == stored_trust(table).line
-        assert not any(each in title + caption for each in said)
-        for sentence in filter(None, (unlike(table, 0), against(table, p))):
-            assert sentence in caption
+        assert title.name == "bag"
+        assert title.more == (stored_trust(table).line,)
+        assert not any(each in title.line + caption for each in said)
+        assert (UNLIKE_TRAINING in caption) == is_unlike_training(table, 0)
+        assert against(table, p) in caption
         marks = {"unlike": "unlike", "against": "contradicts", "unsure": "unsure"}
-        assert [m for m, word in marks.items() if word in of_bag] == ([remark] if remark else [])
+        assert [m for m, word in marks.items() if word in title.line] == (
+            [remark] if remark else []
+        )
         assert (f"{training_bags} training bags" in caption) is (training_bags == 12)
 
 

@@ -20,12 +20,19 @@ from support.refusals import refused
 
 from probsa.core import Outputs
 from probsa.errors import InputError
-from probsa.evaluation import doubt
-from probsa.evaluation.storage import read_predictions
-from probsa.maps import VARIANCES, ColourLimits, draw_map, map_limits, render_folder, showing
-from probsa.maps.folder import resolve
+from probsa.evaluation import doubt, read_predictions
+from probsa.maps import (
+    VARIANCES,
+    ColourLimits,
+    draw_map,
+    flatness,
+    map_limits,
+    render_folder,
+    resolve,
+    showing,
+)
 from probsa.maps.quantities import quantities
-from probsa.maps.scale import FLAT, flatness, numbers, seen
+from probsa.maps.scale import FLAT, numbers, range_text
 
 ROWS = np.arange(60)
 COORDS = (np.stack([ROWS % 10, ROWS // 10], 1) * 256).astype(np.int64)
@@ -145,10 +152,10 @@ def test_what_is_flat(values, logits, says):
 
 
 def test_ranges_have_the_digits_that_tell_their_ends_apart():
-    assert seen(np.array([0.13530, 0.13531, np.nan])) == "0.1353 to 0.13531"
-    assert seen(np.array([-1.0, 2.5])) == "−1 to 2.5"
-    assert seen(np.array([7.0, 7.0])) == "7"
-    assert seen(np.array([np.nan])) == "no finite value"
+    assert range_text(np.array([0.13530, 0.13531, np.nan])) == "0.1353 to 0.13531"
+    assert range_text(np.array([-1.0, 2.5])) == "−1 to 2.5"
+    assert range_text(np.array([7.0, 7.0])) == "7"
+    assert range_text(np.array([np.nan])) == "no finite value"
     assert numbers(1234567.0, 1234568.0) == ["1234567", "1234568"]
     figure = draw_map(made(mean=-0.37 + 0.13 * STEPS))
     bar = axes(figure, "mean bar")

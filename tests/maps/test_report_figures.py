@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from probsa.evaluation import Line, Panel
-from probsa.evaluation.words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS
+from probsa.evaluation import INSTANCE_DETECTORS, Line, Panel
+from probsa.evaluation.words import BAG_DETECTORS, NULL_DETECTORS
 from probsa.maps.report_figures import draw_panels, line_looks
 
 X = np.linspace(0, 100, 20).tolist()
@@ -21,9 +21,13 @@ def panel(names, *, title="17 bags") -> Panel:
         limits = {"low": [v / 2 for v in y], "high": [2 * v for v in y]} if k == 0 else {}
         lines.append(Line(name, X, y, label=label, style=style, **limits))
     return Panel(
-        title=title, x="calls kept (%)", y="wrong (%)", lines=lines, xlim=(0.0, 100.0),
+        title=title,
+        x="calls kept (%)",
+        y="wrong (%)",
+        lines=lines,
+        xlim=(0.0, 100.0),
         level=(35.0, "random order (null)"),
-    )  # fmt: skip
+    )
 
 
 MEMBERS = {"a": "member 1", "b": "member 2", "c": "member 3"}

@@ -21,29 +21,29 @@ from support.made_maps import (
 )
 from support.refusals import refused
 
-from probsa.cli.entry import main
+from probsa.cli import main
+from probsa.cohorts import PatchSet, Record
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
-from probsa.cohorts.records import Record
-from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError, SlideError
-from probsa.evaluation import available_scores
-from probsa.evaluation.report.trust import map_trust
-from probsa.maps import DOUBTS, VARIANCES, draw_map, map_limits, render_folder, save_figure, squares
+from probsa.evaluation import available_scores, map_trust
+from probsa.maps import (
+    DOUBTS,
+    VARIANCES,
+    CohortSources,
+    OverlaySettings,
+    checked_squares,
+    draw_map,
+    map_limits,
+    render_folder,
+    save_figure,
+    sources_of_features,
+    squares,
+)
 from probsa.maps.draw import heading
 from probsa.maps.picture import blend, slide_canvas
 from probsa.maps.quantities import quantities
 from probsa.maps.scale import common_limits
-from probsa.maps.sources import (
-    LONGEST_PANEL,
-    MOST_PIXELS,
-    CohortSources,
-    OverlaySettings,
-    checked_squares,
-    chosen_scale,
-    draw_over,
-    shown_box,
-    sources_of_features,
-)
+from probsa.maps.sources import LONGEST_PANEL, MOST_PIXELS, chosen_scale, draw_over, shown_box
 from probsa.patches import Patches
 from probsa.slides import list_scans, open_scan
 
@@ -68,7 +68,7 @@ def pictures(folder):
 def plain(p, path, *others):
     """The map without a slide, on the scale of the bag and others of its folder."""
     spread = f"±: {p.of_task.words.page.spread_hint}."
-    title = f"{heading(p)}\n{map_trust({}, map=available_scores(p)[0]).line}"
+    title = f"{heading(p).line}\n{map_trust({}, map=available_scores(p)[0]).line}"
     limits = common_limits([p, *others])
     save_figure(draw_map(p, limits=limits, title=title, caption=spread), path)
     return np.asarray(Image.open(path))
@@ -89,9 +89,23 @@ def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     p = replace(bag(lattice()), name="a")
     preds, out = write_folder(tmp_path / "p", p), tmp_path / "maps"
     status, _ = run(
-        capsys, preds, "--out", out, "--slides", tmp_path / "slides", "--overlays",
-        "--longest", 640, "--alpha", 0.5, "--geojson", "tiles", "--variances", "--scale", "per-bag",
-    )  # fmt: skip
+        capsys,
+        preds,
+        "--out",
+        out,
+        "--slides",
+        tmp_path / "slides",
+        "--overlays",
+        "--longest",
+        640,
+        "--alpha",
+        0.5,
+        "--geojson",
+        "tiles",
+        "--variances",
+        "--scale",
+        "per-bag",
+    )
     assert status == 0
     assert pictures(out) == ["a.geojson", "a.png", "a_doubt.png", "a_mean.png", "a_variance.png"]
     for q in quantities(p, also=(*DOUBTS, *VARIANCES)):
@@ -186,11 +200,18 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         (["--resolution", "-1"], "--resolution is -1"),
         (["--slide-mpp", "0"], "--slide-mpp: µm per pixel is 0"),
         (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
-        *((f, f"{f[0]} has no effect without --slides: add --slides") for f in (
-            ["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"])),
+        *(
+            (f, f"{f[0]} has no effect without --slides: add --slides")
+            for f in (
+                ["--overlays"],
+                ["--alpha", "0.5"],
+                ["--longest", "900"],
+                ["--slide-mpp", "1"],
+            )
+        ),
         (["--slides", "none"], "none"),
     ],
-)  # fmt: skip
+)
 def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
     slide_file(tmp_path / "slides")
     preds, out = write_folder(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
@@ -263,9 +284,14 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
 
 def cut(coords, *, size=64, overlap=0, slide=(640, 512), mpp=0.5) -> Patches:
     return Patches(
-        coords=coords, size=size, size_level0=float(size), overlap=overlap, mpp=mpp,
-        mpp_level0=mpp, slide_size=slide,
-    )  # fmt: skip
+        coords=coords,
+        size=size,
+        size_level0=float(size),
+        overlap=overlap,
+        mpp=mpp,
+        mpp_level0=mpp,
+        slide_size=slide,
+    )
 
 
 def work_folder(path, sets, *, source, name="a", mpp=0.5):
@@ -298,9 +324,18 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     assert (patches.size, patches.stride) == (128, 64)
     preds, out = write_folder(tmp_path / "p", p), tmp_path / "m"
     status, said = run(
-        capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1,
-        "--geojson", "tiles",
-    )  # fmt: skip
+        capsys,
+        preds,
+        "--out",
+        out,
+        "--slides",
+        work,
+        "--overlays",
+        "--resolution",
+        1,
+        "--geojson",
+        "tiles",
+    )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
     mean = next(quantities(p, common_limits([p])))
@@ -346,7 +381,7 @@ def test_a_slide_that_was_replaced_since_is_refused(tmp_path):
     patches = cut(lattice())
     work = work_folder(tmp_path / "w", {"s": patches}, source=tmp_path / "slides" / "a.png")
     p = replace(bag(lattice()), name="a")
-    with pytest.raises(InputError, match=r"cut from a slide of 640 × 512.*has 800 × 512"):
+    with pytest.raises(InputError, match=r"640 × 512.* 800 × 512"):
         draw_over(p, tmp_path, sources=CohortSources(work), how=OverlaySettings())
     (tmp_path / "slides" / "a.png").unlink()
     preds = write_folder(tmp_path / "p", p)
@@ -409,11 +444,11 @@ def test_scale_and_box_follow_the_options_and_the_patches():
     # never finer than the slide
     assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
     refused(SlideError, r"--slide-mpp.*--longest", chosen_scale, box, resolution=10.0)
-    with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
+    with pytest.raises(InputError, match=r"40,000 × 30,000 .*--resolution") as e:
         chosen_scale(box, resolution=0.25, mpp=0.25)
     coarse = float(str(e.value).split("--resolution ")[1])
     assert chosen_scale(box, resolution=coarse * 1.01, mpp=0.25) > 4
-    with pytest.raises(InputError, match="at most --longest 9237"):
+    with pytest.raises(InputError, match="--longest 9237"):
         chosen_scale((0.0, 0.0, 400_000.0, 300_000.0), longest=20_000)
     for corners, box in (
         (lattice(), (0.0, 0.0, 640.0, 512.0)),
@@ -424,5 +459,5 @@ def test_scale_and_box_follow_the_options_and_the_patches():
     slide = ArraySlide(pink(), name="s")
     checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSource(slide))
     for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):
-        with pytest.raises(InputError, match=r"'bag' begin.*s\.tiff is 640 × 512 pixels.*another"):
+        with pytest.raises(InputError, match=r"'bag'.*s\.tiff.* 640 × 512 "):
             checked_squares(bag(wrong), slide, sources=OneSource(slide))

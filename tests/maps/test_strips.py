@@ -20,7 +20,7 @@ from probsa.maps.strips import (
     SWATCH,
     TILE,
     draw_strip,
-    selected,
+    select_rows,
     slice_tiles,
 )
 from probsa.slides import Scan
@@ -83,7 +83,7 @@ def test_positions_of_another_series_are_refused(positions, said):
 
 
 def test_a_slide_has_no_slices():
-    with pytest.raises(InputError, match="no positions of slices"):
+    with pytest.raises(InputError, match="'bag'"):
         matched(prediction(np.array([[0, 0], [256, 0]]), [1.0, 2.0]), UNEVEN)
 
 
@@ -91,12 +91,12 @@ def test_all_slices_are_shown_up_to_sixty_and_those_that_lead_beyond():
     rng = np.random.default_rng(1)
     for n in (1, 28, MOST, MOST + 1, 300):
         mean, position = rng.normal(size=n), rng.permutation(n) * 2.5
-        rows = selected(mean, position)
+        rows = select_rows(mean, position)
         assert (np.diff(position[rows]) > 0).all()
         want = np.arange(n) if n <= MOST else np.argsort(mean)[-SELECTED:]
         assert set(rows) == set(want)
     mean[5] = np.nan
-    assert 5 not in selected(mean, position)
+    assert 5 not in select_rows(mean, position)
 
 
 def test_a_slice_is_windowed_and_its_colours_are_below_it():

@@ -21,11 +21,9 @@ from support.made_views import (
 )
 from support.made_views import bags as made_bags
 
-from probsa.evaluation import read_predictions, stored_trust
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import read_predictions, stored_trust, write_predictions
 from probsa.slides import WINDOWS, Windows, windowed
-from probsa.view import ViewData, export_page
-from probsa.view.app import serve
+from probsa.view import ViewData, export_page, serve
 from probsa.view.quantities import look_up_table
 
 
@@ -201,9 +199,14 @@ def test_a_page_without_a_place_opens_on_a_test_bag_that_is_called_rightly(brows
     ]
     folder = tmp_path / "p"
     write_predictions(
-        folder, made, labels=labels, parts=parts, classes=["benign", "tumour"], threshold=0.5,
+        folder,
+        made,
+        labels=labels,
+        parts=parts,
+        classes=["benign", "tumour"],
+        threshold=0.5,
         metadata={},
-    )  # fmt: skip
+    )
     for left_out, opened in (("", "e"), ("ed", "c"), ("edc", "b"), ("edcb", "a")):
         for name in left_out:
             (folder / "instances" / f"{name}.h5").unlink(missing_ok=True)
@@ -215,9 +218,14 @@ def test_a_page_without_a_place_opens_on_a_test_bag_that_is_called_rightly(brows
 
 
 PARTS_OF_LISTS = [
-    ("test train val", True), ("test train", True), ("new val", True), ("test new", False),
-    ("val train", False), ("val", False), ("test", False),
-]  # fmt: skip
+    ("test train val", True),
+    ("test train", True),
+    ("new val", True),
+    ("test new", False),
+    ("val train", False),
+    ("val", False),
+    ("test", False),
+]
 
 
 @pytest.mark.parametrize(("parts", "has_filter"), PARTS_OF_LISTS)
@@ -228,10 +236,14 @@ def test_the_list_begins_with_test_bags_where_there_are_others(
     of_bag = {f"{part}{k}": part for part in parts.split() for k in range(2)}
     folder = tmp_path / "p"
     write_predictions(
-        folder, [lesion(name) for name in of_bag], labels={}, parts=of_bag,
-        classes=["benign", "tumour"], threshold=0.5,
+        folder,
+        [lesion(name) for name in of_bag],
+        labels={},
+        parts=of_bag,
+        classes=["benign", "tumour"],
+        threshold=0.5,
         metadata={"reservations": ["First of the run.", "Second of the run."]},
-    )  # fmt: skip
+    )
     export_page(ViewData(folder), tmp_path / "page")
     address = (tmp_path / "page" / "index.html").as_uri()
     page = Shown(browser, address)
@@ -309,9 +321,15 @@ def test_keys_choose_quantities_bags_and_layers(shown):
         shown.press(key)
         quantities.append(shown.js("probsa.state.quantity"))
     assert quantities == [
-        "mean", "deviation", "probability", "contribution", "weight", "labels", "difference",
+        "mean",
+        "deviation",
+        "probability",
+        "contribution",
+        "weight",
+        "labels",
+        "difference",
         "difference-probability",
-    ]  # fmt: skip
+    ]
     shown.press("2", "d")
     assert shown.js("probsa.state.quantity") == "difference"
     difference = shown.js("Array.from(probsa.valuesOf('difference'))")
@@ -422,9 +440,14 @@ def scanned(browser, tmp_path_factory):
     nibabel.save(image, folder / "scans" / "head.nii.gz")
     positions = np.arange(5)[::-1, None] * 2.5
     p = prediction(
-        positions, np.arange(5.0), np.full(5, 0.1), name="head", kind="ct", stride=None,
+        positions,
+        np.arange(5.0),
+        np.full(5, 0.1),
+        name="head",
+        kind="ct",
+        stride=None,
         instance_labels=np.array([1, 0, 0, 0, -1], np.int8),
-    )  # fmt: skip
+    )
     data = ViewData(write_bags(folder / "p", [p]), slides=folder / "scans")
     export_page(data, folder / "page")
     page = Shown(browser, (folder / "page" / "index.html").as_uri())
@@ -525,10 +548,13 @@ def served(tmp_path_factory):
     grid = np.stack(np.divmod(np.arange(side * side), side)[::-1], axis=1)
     rng = np.random.default_rng(0)
     p = prediction(
-        (grid * 256).astype(np.int64), rng.normal(size=side * side), rng.random(side * side),
-        name="large", score_kind="evidence",
+        (grid * 256).astype(np.int64),
+        rng.normal(size=side * side),
+        rng.random(side * side),
+        name="large",
+        score_kind="evidence",
         instance_probability=rng.random(side * side).astype(np.float32),
-    )  # fmt: skip
+    )
     data = ViewData(write_bags(tmp_path_factory.mktemp("large") / "preds", [p]))
     addresses: list[str] = []
     ready = threading.Event()
@@ -576,18 +602,27 @@ def test_the_server_answers_nothing_but_the_page(served):
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert status("/", cookie, method=method) == 405
     for path in (
-        "/static/../app.py", "/static/..%2fapp.py", "/static//etc/passwd", "/data/map/../0.js",
-        "/data/map/99.js", "/data/map/-1.js", "/data/map/x.js", "/data/tiles/0/0/0_0.jpg",
-        "/data/values/0_1.js", "/../../etc/passwd", "/data/map/99999999999999999999.js",
-    ):  # fmt: skip
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static//etc/passwd",
+        "/data/map/../0.js",
+        "/data/map/99.js",
+        "/data/map/-1.js",
+        "/data/map/x.js",
+        "/data/tiles/0/0/0_0.jpg",
+        "/data/values/0_1.js",
+        "/../../etc/passwd",
+        "/data/map/99999999999999999999.js",
+    ):
         assert status(path, cookie) == 404, path
     head = raw(port, f"GET / HTTP/1.1\r\nHost: localhost\r\n{cookie}\r\nConnection: close\r\n\r\n")
     text = head.decode().partition("\r\n\r\n")[0].lower()
     for header in (
         "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';",
-        "x-content-type-options: nosniff", "referrer-policy: no-referrer",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
         "cross-origin-resource-policy: same-origin",
-    ):  # fmt: skip
+    ):
         assert header in text
     with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
         socket.create_connection((_own_address(), port), timeout=2)
@@ -610,9 +645,14 @@ def test_a_probability_does_not_look_like_the_threshold_that_it_differs_from(
     folder = tmp_path / "p"
     bags = [lesion(name, probability=np.float32([value])) for name, value in (("a", p), ("b", 0.9))]
     write_predictions(
-        folder, bags, labels={}, parts={"a": "test", "b": "test"}, classes=["benign", "tumour"],
-        threshold=limit, metadata={},
-    )  # fmt: skip
+        folder,
+        bags,
+        labels={},
+        parts={"a": "test", "b": "test"},
+        classes=["benign", "tumour"],
+        threshold=limit,
+        metadata={},
+    )
     export_page(ViewData(folder), tmp_path / "page")
     page = Shown(browser, (tmp_path / "page" / "index.html").as_uri(), place="#bag=a")
     said = re.findall(r"[01]\.\d+", page.text("#verdict"))

@@ -10,9 +10,8 @@ from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
 from probsa.exports.quantities import channels
-from probsa.maps import render_folder
+from probsa.maps import render_folder, resolve
 from probsa.maps.draw import heading
-from probsa.maps.folder import resolve
 from probsa.training import read_run, train
 from probsa.view import ViewData
 from probsa.workflow import predict_run
@@ -43,7 +42,7 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
         assert render_folder(table.folder, tmp_path / task, bags=[bag]) == []
         assert (tmp_path / task / f"{bag}.png").stat().st_size > 10_000
         p = table.instances(bag)
-        said[task] = heading(p, said=verdict_of(table, p))
+        said[task] = heading(p, verdict=verdict_of(table, p)).line
     assert said["binary"].startswith("s06 · class ")
     assert ", threshold 0." in said["binary"]
     assert "grade " in said["ordinal"] and "threshold 0." in said["multilabel"]

@@ -65,6 +65,9 @@ from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
 from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
+from .quantities import INSTANCE_QUANTITIES as INSTANCE_QUANTITIES
+from .quantities import QuantityKey as QuantityKey
+from .quantities import column_of as column_of
 from .report.report import Report as Report
 from .report.report import evaluate as evaluate
 from .report.stored_trust import stored_trust as stored_trust

@@ -55,11 +55,13 @@ class ExportBag:
         assert self.sources is not None
         return self.sources
 
-    def slide(self, what: str) -> Slide:
-        """Return its slide, open for reading; `what` is the format that is written for slides."""
+    def slide(self, export_format: str) -> Slide:
+        """Return its slide, open for reading, for a format that is written for slides alone."""
         source = self.placed.open(self.p)
         if isinstance(source, Scan):
-            raise InputError(f"bag {self.p.name!r} is a scan: {what} is written for slides")
+            raise InputError(
+                f"bag {self.p.name!r} is a scan: {export_format} is written for slides"
+            )
         return source
 
     @contextmanager

@@ -49,9 +49,16 @@ TEXT = 64
 LACKING = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of highdicom for sources that lack something."""
 TYPE_2 = (
-    "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate",
-    "StudyTime", "AccessionNumber", "ReferringPhysicianName",
-)  # fmt: skip
+    "PatientID",
+    "PatientName",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyID",
+    "StudyDate",
+    "StudyTime",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+)
 """Attributes that may be empty but must be present; de-identification may have removed them, and
 they are added to the copies in memory."""
 NEEDS_DICOM = "a DICOM map refers to the DICOM images that it describes"
@@ -89,17 +96,19 @@ def write_dicom(bag: ExportBag) -> None:
         grid, mask_grid = _of_series(record, bag.p)
     for channel in bag.channels:
         _save(bag, _parametric_map(bag, channel, grid), part=channel.suffix)
-    if chances := bag.of("probability"):
-        _save(bag, _segmentation(bag, chances, mask_grid), part="segmentation")
+    if probabilities := bag.of("probability"):
+        _save(bag, _segmentation(bag, probabilities, mask_grid), part="segmentation")
 
 
 def _of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> DicomGrid:
+    """Return the grid of a slide, whose cells are the squares of the patches."""
     hd = highdicom()
     source = _read(Path(record.source))
-    stated = (source.get("TotalPixelMatrixColumns"), source.get("TotalPixelMatrixRows"))
-    if stated != size:
+    columns = source.get("TotalPixelMatrixColumns")
+    rows = source.get("TotalPixelMatrixRows")
+    if (columns, rows) != size:
         raise InputError(
-            f"{record.source} has {stated[0]} × {stated[1]} pixels, but level 0 of its slide has "
+            f"{record.source} has {columns} × {rows} pixels, but level 0 of its slide has "
             f"{size[0]} × {size[1]}: give the file of level 0"
         )
     try:
@@ -107,9 +116,7 @@ def _of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> Dico
         row_spacing, column_spacing = (float(v) for v in measures.PixelSpacing)
         along_row, along_column = np.array(source.ImageOrientationSlide, np.float64).reshape(2, 3)
         place = source.TotalPixelMatrixOriginSequence[0]
-        origin = [
-            float(place.get(f"{axis}OffsetInSlideCoordinateSystem", 0.0)) for axis in "XYZ"
-        ]  # fmt: skip
+        origin = [float(place.get(f"{axis}OffsetInSlideCoordinateSystem", 0.0)) for axis in "XYZ"]
     except (AttributeError, IndexError, ValueError) as error:
         if is_fault(error):
             raise
@@ -120,7 +127,8 @@ def _of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> Dico
     cells = raster(patches)
     # positions are those of the centres of pixels: half a cell from the corner of the first cell,
     # less the half pixel by which the slide's own origin lies inside its first pixel
-    x, y = cells.left + (cells.cell - 1) / 2, cells.top + (cells.cell - 1) / 2
+    x = cells.left + (cells.cell - 1) / 2
+    y = cells.top + (cells.cell - 1) / 2
     corner = origin + along_row * x * column_spacing + along_column * y * row_spacing
     height, width = cells.owners.shape
     return DicomGrid(
@@ -151,20 +159,20 @@ def _of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid]:
     positions, planes = series_planes(record)
     index = match_slices(p, positions, path=Path(record.source))
     order = np.argsort(positions[index], kind="stable")
-    chosen = [planes[k] for k in index[order]]
-    first = chosen[0]
+    bag_planes = [planes[k] for k in index[order]]
+    first = bag_planes[0]
     assert first.spacing is not None
-    sources = tuple(_read(plane.path) for plane in chosen)
+    sources = tuple(_read(plane.path) for plane in bag_planes)
     gaps = np.diff(positions[index[order]])
-    thickness = float(np.median(gaps)) if len(gaps) else 1.0
+    usual_gap = float(np.median(gaps)) if len(gaps) else 1.0
     # centres of the coarse pixels lie further inside than those of the source
-    wider = np.array([first.columns, first.rows]) / COARSE
-    corners = [plane.position + (wider - 1) / 2 @ steps_of(plane) for plane in chosen]
-    across, down = wider.tolist()
+    factors = np.array([first.columns, first.rows]) / COARSE
+    corners = [plane.position + (factors - 1) / 2 @ steps_of(plane) for plane in bag_planes]
+    across, down = factors.tolist()
     geometry = {
         "pixel_measures": hd.PixelMeasuresSequence(
             pixel_spacing=_decimals(first.spacing[0] * down, first.spacing[1] * across),
-            slice_thickness=float(sources[0].get("SliceThickness") or 0) or thickness,
+            slice_thickness=float(sources[0].get("SliceThickness") or 0) or usual_gap,
         ),
         "plane_orientation": hd.PlaneOrientationSequence(
             "PATIENT", sources[0].ImageOrientationPatient
@@ -189,8 +197,9 @@ def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Datas
     from pydicom.sr.codedict import codes
 
     finite = channel.values[np.isfinite(channel.values)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    concept = _concept(channel.key)
+    low, high = 0.0, 1.0
+    if len(finite):
+        low, high = float(finite.min()), float(finite.max())
     mapping = hd.pm.RealWorldValueMapping(
         lut_label=channel.key.upper(),
         lut_explanation=f"{channel.name} ({channel.unit})"[:TEXT],
@@ -198,7 +207,7 @@ def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Datas
         value_range=(low, high),
         slope=1.0,
         intercept=0.0,
-        quantity_definition=concept,
+        quantity_definition=_concept(channel.key),
     )
     window = hd.VOILUTTransformation(
         window_center=(low + high) / 2,
@@ -212,7 +221,14 @@ def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Datas
             real_world_value_mappings=[[mapping]],
             voi_lut_transformations=[window],
             contains_recognizable_visual_features=False,
-            **_identity(bag, grid, channel.key, channel.suffix, name=channel.name),
+            **_identity(
+                bag,
+                grid,
+                series=channel.key,
+                part=channel.suffix,
+                number=1 + (channel.column or 0),
+                name=channel.name,
+            ),
             **grid.geometry,
         )
     if "ImageOrientationPatient" in grid.sources[0]:
@@ -220,8 +236,8 @@ def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Datas
     return dataset
 
 
-def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -> "Dataset":
-    """Return where the probability, one of `chances` per class, is ≥ 0.5; it may be empty."""
+def _segmentation(bag: ExportBag, probabilities: Sequence[Channel], grid: DicomGrid) -> "Dataset":
+    """Return where the probability is ≥ 0.5, with a segment per class; it may be empty."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
@@ -239,9 +255,9 @@ def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -
             algorithm_type="AUTOMATIC",
             algorithm_identification=algorithm,
         )
-        for number, q in enumerate(chances, start=1)
+        for number, q in enumerate(probabilities, start=1)
     ]
-    mask = np.stack([grid.frames(q.values) >= THRESHOLD for q in chances], axis=-1)
+    mask = np.stack([grid.frames(q.values) >= THRESHOLD for q in probabilities], axis=-1)
     with _sources_of(grid):
         dataset = hd.seg.Segmentation(
             grid.sources,
@@ -249,7 +265,14 @@ def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -
             "BINARY",
             segments,
             omit_empty_frames=bool(mask.any()),
-            **_identity(bag, grid, "segmentation", "segmentation", name="probability"),
+            **_identity(
+                bag,
+                grid,
+                series="segmentation",
+                part="segmentation",
+                number=1,
+                name="probability",
+            ),
             **grid.geometry,
         )
     if "ImageOrientationSlide" in grid.sources[0]:
@@ -262,14 +285,25 @@ def _concept(key: str) -> Any:
 
 
 def _identity(
-    bag: ExportBag, grid: DicomGrid, series: str, part: str, *, name: str
+    bag: ExportBag, grid: DicomGrid, *, series: str, part: str, number: int, name: str
 ) -> dict[str, Any]:
-    source, about = str(grid.sources[0].SeriesInstanceUID), bag.about
+    """Return what tells an object from others, by the names of highdicom's arguments.
+
+    Args:
+        bag: The bag.
+        grid: The source images, from whose series the identifiers follow.
+        series: Key of `SERIES`.
+        part: What the file's name ends with.
+        number: The number of the object in its series, from 1.
+        name: What the object shows.
+    """
+    source = str(grid.sources[0].SeriesInstanceUID)
+    about = bag.about
     return {
         "series_instance_uid": _uid(about, source, "series", series),
         "series_number": SERIES[series],
         "sop_instance_uid": _uid(about, source, "object", part),
-        "instance_number": 1 + int(part.rpartition("_class")[2] if "_class" in part else 0),
+        "instance_number": number,
         "manufacturer": "probsa developers",
         "manufacturer_model_name": about.model[:TEXT],
         "software_versions": f"probsa {about.version}",
@@ -287,21 +321,21 @@ def _uid(about: Provenance, *parts: str) -> str:
 def _save(bag: ExportBag, dataset: "Dataset", *, part: str) -> None:
     """Replace what highdicom drew at random or read from the clock, and write the file."""
     about = bag.about
-    day, time = about.predicted.strftime("%Y%m%d"), about.predicted.strftime("%H%M%S")
-    for what in ("Content", "InstanceCreation", "Series"):
-        if f"{what}Date" in dataset or what == "Content":
-            setattr(dataset, f"{what}Date", day)
-            setattr(dataset, f"{what}Time", time)
+    day = about.predicted.strftime("%Y%m%d")
+    time = about.predicted.strftime("%H%M%S")
+    for event in ("Content", "InstanceCreation", "Series"):
+        if f"{event}Date" in dataset or event == "Content":
+            setattr(dataset, f"{event}Date", day)
+            setattr(dataset, f"{event}Time", time)
     for equipment in dataset.get("ContributingEquipmentSequence", ()):
         if equipment.ManufacturerModelName == "highdicom":
             equipment.ContributionDateTime = f"{day}{time}"
     organisation = _uid(about, str(dataset.SOPInstanceUID), "dimensions", part)
     for item in (*dataset.DimensionOrganizationSequence, *dataset.DimensionIndexSequence):
         item.DimensionOrganizationUID = organisation
-    comments = "; ".join(
-        f"{key}: {value}" for key, value in about.entries.items() if key != "predicted"
-    )
-    dataset.ImageComments = _in_ascii(comments)
+    # the time of the predictions is that of the content
+    comments = [f"{key}: {value}" for key, value in about.entries.items() if key != "predicted"]
+    dataset.ImageComments = _in_ascii("; ".join(comments))
     with bag.file(f"_{part}.dcm") as path:
         dataset.save_as(path, enforce_file_format=True)
 

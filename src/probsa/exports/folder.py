@@ -18,7 +18,7 @@ from .geojson import write_contours, write_tiles
 from .nifti import write_nifti
 from .ome_tiff import write_ome_tiff
 from .provenance import provenance
-from .quantities import lacking
+from .quantities import missing_reasons
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -90,13 +90,15 @@ def export_folder(
             AnnData file.
         MissingExtra: The package that writes a format is not installed.
     """
-    table, out, done = read_predictions(predictions), Path(out), Exported()
-    found = predicted_bags(table, bags, failures=done.failures, progress=progress)
+    table = read_predictions(predictions)
+    out = Path(out)
+    done = Exported()
+    bag_predictions = predicted_bags(table, bags, failures=done.failures, progress=progress)
     together: list[tuple[Prediction, AnnData]] = []
     writers = _writers(table, settings, sources=sources, together=together)
     open_output(out, own=False)
     remove_leftovers(out, own=lambda path: _is_export(path, out, table.bags))
-    for p in found:
+    for p in bag_predictions:
         about = replace(provenance(table, p), resolution=_resolution(p, sources))
         bag = ExportBag(
             p=p,
@@ -107,7 +109,7 @@ def export_folder(
             written=done.files,
             notes=done.notes,
         )
-        done.absent.update(lacking(p))
+        done.absent.update(missing_reasons(p))
         for name, write in writers.items():
             try:
                 write(bag)
@@ -165,22 +167,25 @@ def _writers(
             with bag.file(".h5ad") as path:
                 write_annotated(path, [part])
 
-    geojson = write_tiles if settings.geojson == "tiles" else write_contours
-    known = {
-        "OME-TIFF": (settings.ome_tiff, write_ome_tiff),
-        "GeoJSON": (settings.geojson, geojson),
-        "DICOM": (settings.dicom, write_dicom),
-        "NIfTI": (settings.nifti, write_nifti),
-        "AnnData": (settings.anndata, write_anndata),
-    }
-    return {name: write for name, (wanted, write) in known.items() if wanted}
+    writers: dict[str, Callable[[ExportBag], None]] = {}
+    if settings.ome_tiff:
+        writers["OME-TIFF"] = write_ome_tiff
+    if settings.geojson:
+        writers["GeoJSON"] = write_tiles if settings.geojson == "tiles" else write_contours
+    if settings.dicom:
+        writers["DICOM"] = write_dicom
+    if settings.nifti:
+        writers["NIfTI"] = write_nifti
+    if settings.anndata:
+        writers["AnnData"] = write_anndata
+    return writers
 
 
 def _check_probability(table: Predictions) -> None:
     """Refuse contours of a model without a probability, which its first readable bag shows."""
     for bag in table.bags:
         try:
-            reason = lacking(table.instances(bag)).get("probability")
+            reason = missing_reasons(table.instances(bag)).get("probability")
         except BagError:
             continue
         if reason:

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError, ProbSAError, imports_from
 from ..maps import class_names
 from .bag import ExportBag
-from .quantities import Channel, lacking
+from .quantities import Channel, missing_reasons
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -38,18 +38,23 @@ def write_contours(bag: ExportBag) -> None:
     """
     with imports_from("slides", "shapely"):
         import shapely
-    if reason := lacking(bag.p).get("probability"):
+    if reason := missing_reasons(bag.p).get("probability"):
         raise InputError(f"bag {bag.p.name!r} has no probability: {reason}")
     patches = bag.squares
     mpp, slide_area = _slide_frame(bag)
-    (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
-    last = first + side
-    # patches with gaps between them do not fill the cells of their lattice
-    join = shapely.union_all
+    lattice = patches.lattice
+    stride = patches.stride
     if lattice is not None and stride < patches.side + 1:
-        # edges that are computed from the lattice meet exactly
-        join, low = shapely.coverage_union_all, np.array([lattice.left, lattice.top])
-        first, last = (low + (lattice.index + k) * stride for k in (0, 1))
+        # edges that are computed from the lattice meet exactly, which joins the cells fast
+        join = shapely.coverage_union_all
+        corner = np.array([lattice.left, lattice.top])
+        first = corner + lattice.index * stride
+        last = corner + (lattice.index + 1) * stride
+    else:
+        # patches with gaps between them do not fill the cells of their lattice
+        join = shapely.union_all
+        first, side = patches.cells
+        last = first + side
     boxes = shapely.box(*np.round(np.concatenate([first, last], axis=1), DECIMALS).T)
     features = []
     for q in bag.of("probability"):
@@ -90,18 +95,21 @@ def _annotation(
 ) -> dict[str, Any]:
     from shapely.geometry import mapping
 
-    name = f"probability ≥ {level:g}" + (f" {q.class_name}" if q.class_name else "")
+    name = f"probability ≥ {level:g}"
+    if q.class_name:
+        name += f" {q.class_name}"
     inside = q.values >= np.float32(level)
-    held: dict[str, float] = {
+    measurements: dict[str, float] = {
         "level": level,
         "patches": int(inside.sum()),
         "area px²": region.area,
         "mean probability": float(q.values[inside].mean(dtype=np.float64)),
     }
     if mpp is not None:
-        held["area mm²"] = region.area * mpp**2 / 1e6
-    for std in (s for s in bag.of("std") if s.column == q.column):
-        held["largest standard deviation"] = float(std.values[inside].max())
+        measurements["area mm²"] = region.area * mpp**2 / 1e6
+    for std in bag.of("std"):
+        if std.column == q.column:
+            measurements["largest standard deviation"] = float(std.values[inside].max())
     return {
         "type": "Feature",
         "id": str(bag.about.identifier("contour", q.suffix, f"{level:g}")),
@@ -111,12 +119,13 @@ def _annotation(
             "name": name,
             "classification": {"name": name, "color": COLOURS[LEVELS.index(level)]},
             "isLocked": True,
-            "measurements": held,
+            "measurements": measurements,
         },
     }
 
 
 def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
+    """Yield a tile per patch, with the finite ones of its values."""
     patches = bag.squares
     columns = {q.label: q.values for q in bag.quantities}
     for start in range(0, len(patches.corners), CHUNK):
@@ -125,8 +134,8 @@ def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
         high = np.rint(patches.corners[rows] + patches.side).astype(np.int64).tolist()
         # the shortest decimal that identifies a float32: 0.1, not 0.10000000149011612
         values = {name: [float(str(v)) for v in c[rows]] for name, c in columns.items()}
-        for k, ((x, y), (right, bottom)) in enumerate(zip(low, high, strict=True)):
-            ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
+        for k, ((left, top), (right, bottom)) in enumerate(zip(low, high, strict=True)):
+            ring = [[left, top], [right, top], [right, bottom], [left, bottom], [left, top]]
             finite = {name: v[k] for name, v in values.items() if math.isfinite(v[k])}
             yield {
                 "type": "Feature",
@@ -135,7 +144,7 @@ def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
             }
 
 
-def _of_bag(bag: ExportBag) -> dict[str, float]:
+def _bag_prediction(bag: ExportBag) -> dict[str, float]:
     """Return what is predicted of the whole bag, by the names of predictions.csv."""
     p = bag.p
     # a single probability is that of the second of two classes
@@ -146,10 +155,12 @@ def _of_bag(bag: ExportBag) -> dict[str, float]:
 
 
 def _write(bag: ExportBag, features: Iterable[dict[str, Any]]) -> None:
+    """Write the features one after another, so that they are never all in memory as text."""
     with bag.file(".geojson") as path, path.open("w", encoding="utf-8") as file:
-        origin = json.dumps({**bag.about.entries, "prediction": _of_bag(bag)})
+        origin = json.dumps({**bag.about.entries, "prediction": _bag_prediction(bag)})
         file.write(f'{{"type":"FeatureCollection","probsa":{origin},"features":[')
         for k, feature in enumerate(features):
             text = json.dumps(feature, separators=(",", ":"), allow_nan=False)
-            file.write(f"{',' * (k > 0)}\n{text}")
+            separator = "," if k > 0 else ""
+            file.write(f"{separator}\n{text}")
         file.write("\n]}\n")

@@ -46,16 +46,17 @@ def write_nifti(bag: ExportBag) -> None:
         raise InputError(
             f"bag {p.name!r} is not a scan: NIfTI is written for scans, OME-TIFF for slides"
         )
-    nibabel, record = _nibabel(), bag.placed.record(bag.p)
+    nibabel = _nibabel()
     from nibabel.nifti1 import Nifti1Extension
 
-    grid = _of_series(record) if record.format != "nifti" else _of_nifti(bag.placed.open(p))
-    matched = match_slices(p, grid.positions, path=Path(record.source))
+    record = bag.placed.record(p)
+    grid = _of_nifti(bag.placed.open(p)) if record.format == "nifti" else _of_series(record)
+    slices = match_slices(p, grid.positions, path=Path(record.source))
     origin = "\n".join(f"{key}: {value}" for key, value in bag.about.entries.items())
     for channel in bag.channels:
-        along = np.full(grid.shape[2], np.nan, np.float32)
-        along[matched] = channel.values
-        image = nibabel.Nifti1Image(np.broadcast_to(along, grid.shape), grid.affine)
+        slice_values = np.full(grid.shape[2], np.nan, np.float32)
+        slice_values[slices] = channel.values
+        image = nibabel.Nifti1Image(np.broadcast_to(slice_values, grid.shape), grid.affine)
         image.set_sform(grid.affine, code="scanner")
         image.set_qform(None, code="unknown")  # it cannot state the shear of a tilted gantry
         image.header.set_xyzt_units(grid.unit)
@@ -66,6 +67,11 @@ def write_nifti(bag: ExportBag) -> None:
 
 
 def _of_series(record: Record) -> Grid:
+    """Return the grid of a DICOM series.
+
+    Raises:
+        InputError: No affine can state the positions of its slices.
+    """
     positions, planes = series_planes(record)
     corners = np.array([plane.position for plane in planes], np.float64)
     if len(corners) < 2:
@@ -86,12 +92,15 @@ def _of_series(record: Record) -> Grid:
 
 
 def _of_nifti(scan: Any) -> Grid:
+    """Return the grid of a NIfTI file, in the order of axes in which the scan was read."""
     assert isinstance(scan, Scan)
-    image = _nibabel().load(scan.path)
+    nibabel = _nibabel()
+    image = nibabel.load(scan.path)
     slices, rows, columns = scan.volume.shape
-    affine = _nibabel().as_closest_canonical(image).affine
+    affine = nibabel.as_closest_canonical(image).affine
     positions = np.asarray(scan.positions, np.float64)
-    return Grid((columns, rows, slices), affine, positions, str(image.header.get_xyzt_units()[0]))
+    unit, _ = image.header.get_xyzt_units()
+    return Grid((columns, rows, slices), affine, positions, str(unit))
 
 
 def _nibabel() -> Any:

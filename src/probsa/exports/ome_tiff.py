@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from ..errors import imports_from
 from ..maps import Raster, checked_squares, raster
 from .bag import ExportBag
-from .quantities import lacking
+from .quantities import missing_reasons
 
 LONGEST = 64
 """Levels are halved until no side is longer than this, in cells."""
@@ -28,10 +28,8 @@ def write_ome_tiff(bag: ExportBag) -> None:
     have a value. Quantities that the model lacks are left out; the annotation says why.
     """
     with bag.slide("OME-TIFF") as slide:
-        cells, mpp = (
-            raster(checked_squares(bag.p, slide, sources=bag.placed), size=slide.size),
-            slide.mpp,
-        )
+        cells = raster(checked_squares(bag.p, slide, sources=bag.placed), size=slide.size)
+        mpp = slide.mpp
     with imports_from("slides", "imagecodecs", "tifffile"):
         import imagecodecs
         import tifffile
@@ -42,40 +40,53 @@ def write_ome_tiff(bag: ExportBag) -> None:
     metadata = _metadata(bag, cells, mpp=mpp)
     with bag.file(".ome.tiff") as path, tifffile.TiffWriter(path, bigtiff=True, ome=True) as file:
         for k, level in enumerate(levels):
+            # TIFF asks for tiles whose sides are multiples of 16
             side = min(TILE, 16 * math.ceil(max(level.shape[1:]) / 16))
-            more = {"metadata": None, "subfiletype": 1}
+            place: dict[str, Any] = {"metadata": metadata, "subifds": len(levels) - 1}
+            if k > 0:
+                place = {"metadata": None, "subfiletype": 1}  # a reduced image
             file.write(
                 level,
                 photometric="minisblack",
                 tile=(side, side),
                 compression="zlib",
-                predictor=3,
+                predictor=3,  # of differences between floating-point numbers
                 software=bag.about.entries["software"],
-                **(more if k else {"metadata": metadata, "subifds": len(levels) - 1}),
+                **place,
             )
 
 
 def _metadata(bag: ExportBag, cells: Raster, *, mpp: float | None) -> dict[str, Any]:
     """Return what the OME-XML states, by the names that tifffile knows."""
     unit, scale = ("pixel", 1.0) if mpp is None else ("µm", mpp)
-    entries, count = bag.about.entries, len(bag.channels)
-    plane = {"Position{}": 0.0, "Position{}Unit": unit}
-    size = {"PhysicalSize{}": cells.cell * scale, "PhysicalSize{}Unit": unit}
+    size = cells.cell * scale
+    entries = bag.about.entries
+    count = len(bag.channels)
+    annotation = {
+        **entries,
+        "level0_pixels_per_cell": f"{cells.cell:g}",
+        "largest_misplacement_level0_pixels": f"{cells.misplaced:g}",
+    }
+    for key, reason in missing_reasons(bag.p).items():
+        annotation[f"without_{key}"] = reason
     return {
         "axes": "CYX",
         "Name": f"{bag.p.name} (probsa map)",
         "Description": entries["statement"],
         "UUID": str(bag.about.identifier("ome-tiff")),
         "Creator": entries["software"],
-        **{key.format(axis): value for axis in "XY" for key, value in size.items()},
+        "PhysicalSizeX": size,
+        "PhysicalSizeXUnit": unit,
+        "PhysicalSizeY": size,
+        "PhysicalSizeYUnit": unit,
         "Channel": {"Name": [q.label for q in bag.channels]},
-        "Plane": {key.format(axis): [v] * count for axis in "XY" for key, v in plane.items()},
-        "MapAnnotation": {
-            **entries,
-            "level0_pixels_per_cell": f"{cells.cell:g}",
-            "largest_misplacement_level0_pixels": f"{cells.misplaced:g}",
-            **{f"without_{key}": reason for key, reason in lacking(bag.p).items()},
+        "Plane": {
+            "PositionX": [0.0] * count,
+            "PositionXUnit": [unit] * count,
+            "PositionY": [0.0] * count,
+            "PositionYUnit": [unit] * count,
         },
+        "MapAnnotation": annotation,
     }
 
 

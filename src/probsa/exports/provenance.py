@@ -45,21 +45,22 @@ class Provenance:
     @cached_property
     def entries(self) -> dict[str, str]:
         """The origin as text, by key, for the metadata of a file."""
-        optional = {
-            "micrometres_per_pixel": self.resolution,
-            "call": self.call,
-            "trust": self.trust,
-        }
-        return {
+        entries = {
             "software": f"probsa {self.version}",
             "model": self.model,
             "bag": self.bag,
             "score_kind": self.score_kind,
             "digest": self.digest,
             "predicted": self.predicted.isoformat(timespec="seconds"),
-            **{key: said for key, said in optional.items() if said},
-            "statement": STATEMENT,
         }
+        if self.resolution:
+            entries["micrometres_per_pixel"] = self.resolution
+        if self.call:
+            entries["call"] = self.call
+        if self.trust:
+            entries["trust"] = self.trust
+        entries["statement"] = STATEMENT
+        return entries
 
     def identifier(self, *parts: str) -> uuid.UUID:
         """Return an identifier of a part of the export: the same for every repeated export."""
@@ -70,27 +71,29 @@ def provenance(table: Predictions, p: Prediction) -> Provenance:
     """Return the origin of one bag of a predictions folder."""
     from .. import __version__
 
-    stated = table.metadata
-    model = stated.model or "unknown"
-    if stated.runs:
-        model = f"{len(stated.runs)} runs: {', '.join(stated.runs)}"
-    elif stated.members is not None:
-        model = f"{model} ({stated.members} members)"
-    changed = table.instance_path(p.name).stat().st_mtime
+    metadata = table.metadata
+    model = metadata.model or "unknown"
+    if metadata.runs:
+        model = f"{len(metadata.runs)} runs: {', '.join(metadata.runs)}"
+    elif metadata.members is not None:
+        model = f"{model} ({metadata.members} members)"
+    written = table.instance_path(p.name).stat().st_mtime
     return Provenance(
         bag=p.name,
         model=model,
         version=__version__,
         score_kind=p.score_kind,
-        digest=_digest(p, stated.to_dict()),
-        predicted=datetime.fromtimestamp(int(changed), UTC),
+        digest=_digest(p, metadata.to_dict()),
+        predicted=datetime.fromtimestamp(int(written), UTC),
         call=verdict_of(table, p).text,
         trust=stored_trust(table).line,
     )
 
 
-def _digest(p: Prediction, stated: dict[str, object]) -> str:
-    digest = hashlib.sha256(json.dumps([p.name, stated], sort_keys=True, default=str).encode())
+def _digest(p: Prediction, metadata: dict[str, object]) -> str:
+    """Return the hash of a bag's name, of the metadata and of all arrays of the prediction."""
+    text = json.dumps([p.name, metadata], sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode())
     for field in fields(p):
         value = getattr(p, field.name)
         if isinstance(value, np.ndarray):

@@ -1,17 +1,24 @@
 """Stage 10: what exports hold of each instance, in one table: names, values, and where from.
 
-All formats take names and values from `TABLE`; docs/exports.md explains each row.
+All formats take names and values from `TABLE`, whose values are those of `INSTANCE_QUANTITIES`;
+docs/exports.md explains each row.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float32
 
-from ..evaluation import Prediction, no_probability_reason
-from ..maps import NO_VARIANCE, class_names, column_of
+from ..evaluation import (
+    INSTANCE_QUANTITIES,
+    Prediction,
+    QuantityKey,
+    column_of,
+    no_probability_reason,
+)
+from ..maps import NO_VARIANCE, class_names
 
 Key = Literal[
     "mean",
@@ -31,44 +38,35 @@ IS_PROBABILITY = "the model's score is a probability, which is exported under th
 class Row:
     """What is always true of one quantity."""
 
-    of: Callable[[Prediction], np.ndarray | None]
-    """Values of a prediction, (n,) or (n, classes); None if it has none."""
+    quantity: QuantityKey
+    """Row of `INSTANCE_QUANTITIES` that has its values."""
     of_score: bool = False
     """Whether it describes the model's own score, whose kind belongs to the name."""
     raster: bool = False
     """Whether it is a channel or file of OME-TIFF, DICOM and NIfTI, beside GeoJSON and AnnData."""
+    repeats_mean_of: str = ""
+    """The kind of score whose mean has the same values, so that this row is left out."""
+    is_mean_of: str = ""
+    """The kind of score whose mean is exported under this name."""
 
-
-def _mean(p: Prediction) -> np.ndarray | None:
-    return None if p.score_kind == "probability" else p.attention_mean
-
-
-def _std(p: Prediction) -> np.ndarray | None:
-    return np.sqrt(p.attention_variance) if p.attention_variance.any() else None
-
-
-def _probability(p: Prediction) -> np.ndarray | None:
-    return p.attention_mean if p.score_kind == "probability" else p.instance_probability
-
-
-def _weight(p: Prediction) -> np.ndarray | None:
-    return None if p.score_kind == "weight" else p.weight_mean  # which is the mean, then
-
-
-def _class_score(p: Prediction) -> np.ndarray | None:
-    return None if p.score_has_level else p.class_score  # which is the mean, then
+    def values(self, p: Prediction) -> np.ndarray | None:
+        """Return the values of a prediction, (n,) or (n, classes); None if it has none."""
+        if p.score_kind == self.repeats_mean_of:
+            return None
+        key = "mean" if p.score_kind == self.is_mean_of else self.quantity
+        return INSTANCE_QUANTITIES[key](p)
 
 
 TABLE: dict[Key, Row] = {
-    "mean": Row(of=_mean, of_score=True, raster=True),
-    "std": Row(of=_std, of_score=True, raster=True),
-    "probability": Row(of=_probability, raster=True),
-    "weight": Row(of=_weight),
-    "contribution": Row(of=lambda p: p.contribution),
-    "evidence": Row(of=_class_score),
-    "leave one out": Row(of=lambda p: p.leave_one_out),
-    "P(evidence > 0)": Row(of=lambda p: p.probability_positive),
-    "at least": Row(of=lambda p: p.at_least),
+    "mean": Row(quantity="mean", of_score=True, raster=True, repeats_mean_of="probability"),
+    "std": Row(quantity="deviation", of_score=True, raster=True),
+    "probability": Row(quantity="probability", raster=True, is_mean_of="probability"),
+    "weight": Row(quantity="weight", repeats_mean_of="weight"),
+    "contribution": Row(quantity="contribution"),
+    "evidence": Row(quantity="class score", repeats_mean_of="evidence"),
+    "leave one out": Row(quantity="leave one out"),
+    "P(evidence > 0)": Row(quantity="P(evidence > 0)"),
+    "at least": Row(quantity="at least"),
 }
 """The quantities of an instance, by the names of all formats."""
 
@@ -114,35 +112,36 @@ def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
     values.
     """
     for key, row in TABLE.items():
-        values = row.of(p)
+        values = row.values(p)
         if values is None:
             continue
         columns = 1 if values.ndim == 1 else values.shape[1]
-        grades = p.outputs.names[1:] if key == "at least" else ()
-        names = grades or class_names(p, columns, classes)
-        several = columns > 1 or key == "at least"
+        names: Sequence[str] = class_names(p, columns, classes)
+        if key == "at least" and len(p.outputs.names) > 1:
+            names = p.outputs.names[1:]  # a grade or a higher one, of each grade but the lowest
+        has_classes = columns > 1 or key == "at least"
         for c in range(columns):
             yield Channel(
                 key=key,
                 values=np.asarray(column_of(values, c), np.float32),
                 unit=p.score_kind if row.of_score else key,
-                column=c if several else None,
-                class_name=names[c] if several else "",
+                column=c if has_classes else None,
+                class_name=names[c] if has_classes else "",
             )
 
 
-def lacking(p: Prediction) -> dict[str, str]:
+def missing_reasons(p: Prediction) -> dict[str, str]:
     """Return why a prediction has no mean, standard deviation or probability, by key."""
-    absent = {}
-    if _mean(p) is None:
-        absent["mean"] = IS_PROBABILITY
-    if _std(p) is None:
-        absent["std"] = NO_VARIANCE
+    reasons = {}
+    if TABLE["mean"].values(p) is None:
+        reasons["mean"] = IS_PROBABILITY
+    if TABLE["std"].values(p) is None:
+        reasons["std"] = NO_VARIANCE
     if p.instance_probability is None and p.score_kind == "evidence":
-        absent["probability"] = no_probability_reason(p)
-    elif _probability(p) is None:
-        absent["probability"] = (
+        reasons["probability"] = no_probability_reason(p)
+    elif TABLE["probability"].values(p) is None:
+        reasons["probability"] = (
             f"the model's score is a {p.score_kind}: a probability exists for evidence models and "
             "for scores that are probabilities"
         )
-    return absent
+    return reasons

@@ -15,7 +15,11 @@ def series_planes(record: Record) -> tuple[Float64[np.ndarray, " slices"], list[
 
     Each header states where the slice lies; there is one slice per file.
     """
-    headers = [h for file in record.files if (h := _readable(Path(file))) is not None]
+    headers = []
+    for file in record.files:
+        header = _readable(Path(file))
+        if header is not None:
+            headers.append(header)
     if not headers:
         raise SlideError(f"{record.source} holds no slice that can be read: copy it again")
     places = stack([plane for header in headers for plane in header.planes]).places
@@ -38,7 +42,8 @@ def steps_of(plane: Plane) -> Float64[np.ndarray, "2 3"]:
     """Return the millimetres from one pixel to the next along a row, and along a column."""
     assert plane.orientation is not None and plane.spacing is not None
     directions = np.array(plane.orientation, np.float64).reshape(2, 3)
-    return directions * np.array(plane.spacing[1::-1])[:, None]
+    between_rows, between_columns = plane.spacing[:2]
+    return directions * np.array([between_columns, between_rows])[:, None]
 
 
 def _readable(path: Path) -> Header | None:
@@ -47,4 +52,6 @@ def _readable(path: Path) -> Header | None:
         header = read_header(path)
     except SlideError:
         return None
-    return header if header.other is None and header.grey else None
+    if header.other is not None or not header.grey:
+        return None
+    return header

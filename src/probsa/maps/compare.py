@@ -8,6 +8,7 @@ panel has its own scale.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -30,6 +31,7 @@ from .picture import (
     TINY,
     Canvas,
     Panel,
+    Title,
     draw_page,
     plain_canvas,
     save_figure,
@@ -48,8 +50,10 @@ from .strips import grey_slice, match_slices
 
 TITLE_WIDTH = 32
 """Characters per line above a small panel."""
-SLIDE_PIXELS, SLICE_PIXELS = 1000, 160
-"""Longer side of the picture of a slide, and side of a slice, in pixels."""
+SLIDE_PIXELS = 1000
+"""Longer side of the picture of a slide in pixels."""
+SLICE_PIXELS = 160
+"""Side of the picture of a slice in pixels."""
 SLICES = 3.0
 """Height of the row of slices, as a multiple of a strip's."""
 SCALE = "Each panel has its own scale, from the bag's smallest to its largest value. p is p(Y = 1)."
@@ -93,17 +97,18 @@ def side_by_side(
     strip = canvas.layout.strip
     panels = list(_panels(single, strip=strip))
     if sources is not None:
-        panels.insert(0, ("source", lambda ax: _draw_source(ax, first, sources, canvas)))
-    title = f"{bag}{'' if label is None else f' · label {label}'}"
-    tall = SLICES if strip and sources is not None else 1.0
-    figure = _page(canvas, panels, title=title, caption=f"{caption} {SCALE}".strip(), first=tall)
+        draw_source = partial(_draw_source, p=first, sources=sources, canvas=canvas)
+        panels.insert(0, Panel("source", draw_source))
+    figure = _page(
+        canvas,
+        panels,
+        title=Title(bag, () if label is None else (f"label {label}",)),
+        caption=f"{caption} {SCALE}".strip(),
+        first=SLICES if strip and sources is not None else 1.0,
+    )
     labelled = _labelled(single)
-    ends = [] if labelled is None or not strip else _ends_of_lesions(labelled, canvas)
-    for ax in figure.axes:
-        if str(ax.get_label()).endswith((" mean", " variance")):
-            for x in ends:
-                ax.axvline(x, color="white", lw=2.2)
-                ax.axvline(x, color="#D55E00", lw=1.1)
+    if strip and labelled is not None:
+        _mark_lesions(figure, panels, ends=_ends_of_lesions(labelled, canvas))
     save_figure(figure, out)
     columns = _table(single)
     write_csv(out.with_suffix(".csv"), list(columns), pd.DataFrame(columns).to_dict("records"))
@@ -115,7 +120,7 @@ def draw_doubt(
     *,
     name: str,
     others: Mapping[str, Prediction],
-    title: str,
+    title: Title | str,
     caption: str = "",
 ) -> Figure:
     """Return the maps of one bag as a figure: labels, other models, evidence and doubt.
@@ -146,9 +151,9 @@ def draw_doubt(
     panels: list[Panel] = [
         *_panels({"": p}, strip=False, only="labels"),
         *_panels({n: _single(v) for n, v in others.items()}, strip=False, only="mean"),
-        *((q.key, q) for q in doubt_of(p, name=name)),
+        *(Panel(q.key, q) for q in doubt_of(p, name=name)),
+        Panel("plot", partial(_plot, p=p), has_own_axes=True),
     ]
-    panels.append(("plot", lambda ax: _plot(ax, p)))
     return _page(plain_canvas(place(p), small=True), panels, title=title, caption=caption)
 
 
@@ -168,25 +173,31 @@ def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
 
 def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     """Return the evidence of a model called `name`, and the doubt about it in several forms."""
-    wrong = value_of(p, "calls", name="")
-    said = f"{int(np.nansum(wrong.values)):,} of {int(np.isfinite(wrong.values).sum()):,}"
+    calls = value_of(p, "calls", name="")
+    wrong = int(np.nansum(calls.values))
+    labelled = int(np.isfinite(calls.values).sum())
+    calls = replace(calls, name=f"calls (m > 0) that are wrong:\n{wrong:,} of {labelled:,}")
     members = "" if p.variance_between is None else ", all members"
     title = f"doubt: standard deviation s\nof the evidence{members}"
     deviation = flattened(quantity("deviation", np.sqrt(instance_variances(p)), name=title))
+    if deviation.flat:
+        deviation = replace(deviation, name=f"{title}, {deviation.flat}")
     evidence = f"{name}: evidence m\nred: for the class, blue: against"
     return [
         quantity("evidence", instance_scores(p), name=evidence),
         value_of(p, "probability", name=f"{name}:\nprobability", column=-1),
-        replace(wrong, name=f"calls (m > 0) that are wrong:\n{said}"),
-        replace(deviation, name=f"{title}, {deviation.flat}") if deviation.flat else deviation,
+        calls,
+        deviation,
         value_of(p, "doubt", name="doubt: P(wrong)"),
     ]
 
 
 def _page(canvas: Canvas, panels: Sequence[Panel], **words: Any) -> Figure:
     """Return a page of small panels, as many side by side as fit the width of a text."""
-    columns = min(len(panels), round(6.8 / (canvas.size[0] + 0.82)))
-    return draw_page(canvas, panels, columns=1 if canvas.layout.strip else columns, **words)
+    columns = 1
+    if not canvas.layout.strip:
+        columns = min(len(panels), round(6.8 / (canvas.size[0] + 0.82)))
+    return draw_page(canvas, panels, columns=columns, **words)
 
 
 def _single(p: Prediction) -> Prediction:
@@ -201,6 +212,7 @@ def _single(p: Prediction) -> Prediction:
 
 
 def _labelled(single: Mapping[str, Prediction]) -> Prediction | None:
+    """Return the first prediction with instance labels, which are those of all."""
     return next((p for p in single.values() if p.instance_labels is not None), None)
 
 
@@ -211,68 +223,77 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
     if labels is not None and only in ("", "labels"):
         *_, q = quantities(labels)
         positive = f"{int(np.nansum(q.values)):,} of {len(q.values):,} positive"
-        yield "labels", replace(q, name=f"instance labels{separator}{positive}", note="")
+        name = f"instance labels{separator}{positive}"
+        yield Panel("labels", replace(q, name=name, note=""))
     for name, p in single.items():
         for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
                 continue
-            said = f"mean μ ({p.score_kind}) · p = {of_chance(_positive(p))}"
+            lines = [name if strip else _two_lines(name)]
             if q.key == "variance":
-                said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
-            flat = f" · {q.flat}" if q.flat and strip else ""
-            title = f"{name if strip else _two_lines(name)}{separator}{said}{flat}"
-            yield f"{name} {q.key}", replace(q, name=title, class_name="", note="")
+                lines.append(f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}")
+            else:
+                lines.append(f"mean μ ({p.score_kind}) · p = {of_chance(_positive(p))}")
+            title = separator.join(lines)
+            if q.flat and strip:
+                title += f" · {q.flat}"
+            yield Panel(f"{name} {q.key}", replace(q, name=title, class_name="", note=""))
 
 
 def _variation(variance: np.ndarray) -> str:
     """Describe the range of a variance, since each panel uses all colours however small it is."""
-    low, high = float(np.nanmin(variance)), float(np.nanmax(variance))
+    low = float(np.nanmin(variance))
+    high = float(np.nanmax(variance))
     if low <= 0 or high > 100 * low:
         return "varies >100-fold"
-    times = high / low
-    return f"varies by {100 * (times - 1):.2g} %" if times < 2 else f"varies {times:.0f}-fold"
+    ratio = high / low
+    return f"varies by {100 * (ratio - 1):.2g} %" if ratio < 2 else f"varies {ratio:.0f}-fold"
 
 
 def _positive(p: Prediction) -> float:
     """Return p(Y = 1) or, with three or more classes, the probability of any class above 0."""
-    return float(p.probability[-1] if len(p.probability) < 3 else p.probability[1:].sum())
+    if len(p.probability) < 3:
+        return float(p.probability[-1])
+    return float(p.probability[1:].sum())
 
 
 def _two_lines(name: str) -> str:
+    """Break a name into at most two lines; of a longer one, the ends are shown."""
     lines = wrap(name, TITLE_WIDTH) or [name]
-    keep = TITLE_WIDTH - 1
-    return "\n".join(lines if len(lines) < 3 else [name[:keep] + "…", name[-keep:]])
+    if len(lines) > 2:
+        keep = TITLE_WIDTH - 1
+        lines = [name[:keep] + "…", name[-keep:]]
+    return "\n".join(lines)
 
 
 def _ends_of_lesions(p: Prediction, canvas: Canvas) -> list[float]:
-    """Return where runs of positive slices begin and end on a strip."""
+    """Return where runs of positive slices begin and end on a strip, whose slices are 1 wide."""
     assert p.instance_labels is not None
-    first = np.sort(canvas.layout.corners[p.instance_labels > 0, 0])
-    inside = np.isin(first, first + 1), np.isin(first + 1, first)
-    return [*first[~inside[0]].tolist(), *(first[~inside[1]] + 1).tolist()]
+    positive = np.sort(canvas.layout.corners[p.instance_labels > 0, 0])
+    begins = positive[~np.isin(positive, positive + 1)]
+    ends = positive[~np.isin(positive + 1, positive)] + 1
+    return [*begins.tolist(), *ends.tolist()]
 
 
-def _draw_source(ax: Axes, p: Prediction, sources: Sources, canvas: Canvas) -> None:
+def _mark_lesions(figure: Figure, panels: Sequence[Panel], *, ends: Sequence[float]) -> None:
+    """Draw lines where lesions begin and end through the strips of means and variances."""
+    marked = set()
+    for panel in panels:
+        if isinstance(panel.content, Quantity) and panel.content.key in ("mean", "variance"):
+            marked.add(panel.name)
+    for ax in figure.axes:
+        if ax.get_label() in marked:
+            for x in ends:
+                ax.axvline(x, color="white", lw=2.2)
+                ax.axvline(x, color="#D55E00", lw=1.1)
+
+
+def _draw_source(ax: Axes, *, p: Prediction, sources: Sources, canvas: Canvas) -> None:
     """Draw the bag's slide, or slices of its scan, in the first panel."""
+    left, right, bottom, top = canvas.extent
     source = sources.open(p)
-    layout, (left, right, bottom, top) = canvas.layout, canvas.extent
     if isinstance(source, Scan):
-        if not layout.strip:
-            raise InputError(f"bag {p.name!r} has no positions of slices, but its source is a scan")
-        n = len(layout.corners)
-        count = max(1, min(n, int(canvas.size[0] / (canvas.size[1] * SLICES))))
-        edges = np.linspace(left, right, count + 1)
-        matched = match_slices(p, source.positions, path=source.path)
-        for low, high in pairwise(edges.tolist()):
-            row = int(np.argmin(np.abs(layout.corners[:, 0] + 0.5 - (low + high) / 2)))
-            grey = grey_slice(source, int(matched[row]), (SLICE_PIXELS, SLICE_PIXELS))
-            extent = (low, high, bottom, top)
-            ax.imshow(grey, extent=extent, aspect="auto", cmap="gray", vmin=0, vmax=255)
-            ax.text(
-                low, top, f" {layout.numbers[row]}", color="white", fontsize=TINY, va="top",
-                clip_on=True,
-            )  # fmt: skip
-        title = f"{count} of {n} slices (brain window)"
+        title = _draw_slices(ax, source, p=p, canvas=canvas)
     else:
         with source as slide:
             box = shown_box(checked_squares(p, slide, sources=sources), size=slide.size)
@@ -283,20 +304,49 @@ def _draw_source(ax: Axes, p: Prediction, sources: Sources, canvas: Canvas) -> N
     ax.set_title(title, fontsize=SMALL, loc="left", pad=4)
 
 
-def _plot(ax: Axes, p: Prediction) -> None:
+def _draw_slices(ax: Axes, scan: Scan, *, p: Prediction, canvas: Canvas) -> str:
+    """Draw as many slices as fit side by side above the strip, and return the panel's title."""
+    layout = canvas.layout
+    if not layout.strip:
+        raise InputError(f"bag {p.name!r} has no positions of slices, but its source is a scan")
+    left, right, bottom, top = canvas.extent
+    n = len(layout.corners)
+    count = max(1, min(n, int(canvas.size[0] / (canvas.size[1] * SLICES))))
+    edges = np.linspace(left, right, count + 1)
+    matched = match_slices(p, scan.positions, path=scan.path)
+    for low, high in pairwise(edges.tolist()):
+        # the slice whose place on the strip is nearest to the middle of the picture
+        row = int(np.argmin(np.abs(layout.corners[:, 0] + 0.5 - (low + high) / 2)))
+        grey = grey_slice(scan, int(matched[row]), (SLICE_PIXELS, SLICE_PIXELS))
+        extent = (low, high, bottom, top)
+        ax.imshow(grey, extent=extent, aspect="auto", cmap="gray", vmin=0, vmax=255)
+        number = f" {layout.numbers[row]}"
+        ax.text(low, top, number, color="white", fontsize=TINY, va="top", clip_on=True)
+    return f"{count} of {n} slices (brain window)"
+
+
+def _plot(ax: Axes, *, p: Prediction) -> None:
     """Plot the standard deviation of the evidence against its mean, with rays of equal flips."""
-    mean, deviation = instance_scores(p), np.sqrt(instance_variances(p))
+    mean = instance_scores(p)
+    deviation = np.sqrt(instance_variances(p))
     assert p.instance_labels is not None
-    x, y = 1.08 * float(np.abs(mean).max()) or 1.0, 1.15 * float(deviation.max()) or 1.0
+    x = 1.08 * float(np.abs(mean).max()) or 1.0
+    y = 1.15 * float(deviation.max()) or 1.0
+    # the call flips with the probability Φ(−|m|/s), which is constant along a ray from 0
     for probability, style in RAYS.items():
         slope = float(-1 / ndtri(probability))
         ax.plot([-x, 0, x], [slope * x, 0, slope * x], ls=style, color="0.45", lw=0.8, zorder=1)
     for value in (0, 1):
         rows = (p.instance_labels > 0) == value
         ax.scatter(
-            mean[rows], deviation[rows], s=7, color=KINDS["labels"].colours(value), linewidths=0,
-            alpha=0.85, zorder=2 + value,
-        )  # fmt: skip
+            mean[rows],
+            deviation[rows],
+            s=7,
+            color=KINDS["labels"].colours(value),
+            linewidths=0,
+            alpha=0.85,
+            zorder=2 + value,
+        )
     ax.axvline(0, color="0.7", lw=0.6, zorder=0)
     ax.set(xlim=(-x, x), ylim=(0, y))
     rays = ", ".join(f"{style}: {probability:g}" for probability, style in RAYS.items())
@@ -310,11 +360,14 @@ def _plot(ax: Axes, p: Prediction) -> None:
 
 def _table(single: Mapping[str, Prediction]) -> dict[str, np.ndarray]:
     """Return the columns of the CSV: instances with coordinates and labels, then the methods."""
-    first, labelled = next(iter(single.values())), _labelled(single)
+    first = next(iter(single.values()))
+    labelled = _labelled(single)
     columns: dict[str, np.ndarray] = {"instance": np.arange(len(first.attention_mean))}
-    if first.coords is not None:
-        names = ("position",) if first.coords.shape[1] == 1 else ("x", "y")
-        columns |= {name: first.coords[:, k] for k, name in enumerate(names)}
+    if first.coords is not None and first.coords.shape[1] == 1:
+        columns["position"] = first.coords[:, 0]
+    elif first.coords is not None:
+        columns["x"] = first.coords[:, 0]
+        columns["y"] = first.coords[:, 1]
     if labelled is not None and labelled.instance_labels is not None:
         columns["label"] = labelled.instance_labels
     for name, p in single.items():

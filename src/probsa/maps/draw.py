@@ -7,6 +7,7 @@ first, and all panels show the same part of the slide.
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,6 +22,7 @@ from .picture import (
     SMALL,
     Canvas,
     Panel,
+    Title,
     draw_page,
     plain_canvas,
     set_title,
@@ -33,17 +35,21 @@ WIDE = 1.8
 """Ratio of width to height that the page of one class comes near to."""
 
 
-def heading(p: Prediction, *, label: str = "", said: Verdict | None = None) -> str:
+def heading(p: Prediction, *, label: str = "", verdict: Verdict | None = None) -> Title:
     """Return `049 · tumour: p 0.87 ± 0.05, threshold 0.21 · label 1`, with the task's words.
 
     Args:
         p: The prediction.
         label: What the bag is labelled with.
-        said: What is predicted; None to take it from the prediction alone.
+        verdict: What is predicted; None to take it from the prediction alone.
     """
-    said = said or p.of_task.verdict(p, p.stated)
-    unsure = " · unsure" if said.unsure else ""
-    return f"{p.name} · {said.text}{unsure}{f' · label {label}' if label else ''}"
+    verdict = verdict or p.of_task.verdict(p, p.stated)
+    facts = [verdict.text]
+    if verdict.unsure:
+        facts.append("unsure")
+    if label:
+        facts.append(f"label {label}")
+    return Title(p.name, tuple(facts))
 
 
 def draw_map(
@@ -51,7 +57,7 @@ def draw_map(
     *,
     over: tuple[Region, Layout] | None = None,
     alpha: float = ALPHA,
-    title: str | None = None,
+    title: Title | str | None = None,
     caption: str = "",
     limits: ColourLimits | None = None,
     also: Sequence[str] = DOUBTS,
@@ -67,7 +73,7 @@ def draw_map(
         over: The part of the slide to draw over, and the positions of the bag's patches; None: a
             plain background.
         alpha: Opacity of the colours over the tissue.
-        title: Text above the map; None: the bag's name and what is predicted. A second line may
+        title: Text above the map; None: the bag's name and what is predicted. Further lines may
             say what holds for all maps.
         caption: Text below the map.
         limits: Limits of a fixed scale, from `map_limits`, so that colours mean the same in all
@@ -78,64 +84,84 @@ def draw_map(
         BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
     canvas = plain_canvas(place(p)) if over is None else slide_canvas(*over, alpha=alpha)
-    found = list(quantities(p, limits, also=also))
     classes = columns_of(p)
-    per_class = len(found) // classes
     panels: list[Panel] = []
-    for k, q in enumerate(found):
-        # the tissue is shown in the first row only
-        if over is not None and k % per_class == 0 and (k == 0 or not canvas.stacked):
-            draw = partial(_draw_tissue, picture=over[0], canvas=canvas)
-            panels.append(("tissue", None if k else draw))
-        # the labels are those of all classes
-        if q.key != "labels" or not canvas.stacked or k == len(found) - 1:
-            panels.append((q.key + (f" {k // per_class}" if classes > 1 else ""), q))
-    title = heading(p) if title is None else title
+    for column, class_quantities in groupby(
+        quantities(p, limits, also=also), key=lambda q: q.column
+    ):
+        is_first = column == 0
+        is_last = column == classes - 1
+        if over is not None and is_first:
+            draw_tissue = partial(_draw_tissue, picture=over[0], canvas=canvas)
+            panels.append(Panel("tissue", draw_tissue))
+        elif over is not None and not canvas.stacked:
+            panels.append(Panel("tissue", None))  # the rows of further classes leave its place
+        for q in class_quantities:
+            # the labels are those of all classes: in one column, they are shown once
+            if q.key == "labels" and canvas.stacked and not is_last:
+                continue
+            panels.append(Panel(f"{q.key} {column}" if classes > 1 else q.key, q))
     columns = _columns(canvas, panels, classes=classes)
-    return draw_page(canvas, panels, columns=columns, title=title, caption=caption)
+    return draw_page(
+        canvas,
+        panels,
+        columns=columns,
+        title=heading(p) if title is None else title,
+        caption=caption,
+    )
 
 
 def _columns(canvas: Canvas, panels: Sequence[Panel], *, classes: int) -> int:
     """Return how many panels stand side by side: of several classes, those of each one."""
-    if canvas.stacked or classes > 1:
-        return 1 if canvas.stacked else len(panels) // classes
-    width, height = canvas.size[0] + 1.3, canvas.size[1] + 0.8
-
-    def ratio(columns: int) -> float:
-        return columns * width / (-(-len(panels) // columns) * height)
+    if canvas.stacked:
+        return 1
+    if classes > 1:
+        return len(panels) // classes
+    width = canvas.size[0] + 1.3
+    height = canvas.size[1] + 0.8
 
     def cost(columns: int) -> float:
-        empty = -len(panels) % columns
-        return abs(math.log(ratio(columns) / WIDE)) + empty / len(panels)
+        rows = math.ceil(len(panels) / columns)
+        ratio = columns * width / (rows * height)
+        empty = rows * columns - len(panels)
+        return abs(math.log(ratio / WIDE)) + empty / len(panels)
 
     return min(range(1, len(panels) + 1), key=cost)
 
 
 def _draw_tissue(ax: Axes, *, picture: Region, canvas: Canvas) -> None:
+    """Draw the slide in the first panel, with a scale bar if its resolution is known."""
     part = "tissue, whole slide" if picture.whole else "tissue around the patches"
     if picture.undecoded:
         part += f"; grey: {picture.undecoded} of {picture.blocks} parts unreadable"
     set_title(ax, part, canvas)
     ax.imshow(picture.image, extent=picture.extent, interpolation="none", aspect="auto")
-    if picture.mpp is None:
-        return
-    # a bar of a round length, about a fifth of the panel, on white to stay legible
+    if picture.mpp is not None:
+        _draw_scale_bar(ax, picture, mpp=picture.mpp, width=canvas.size[0])
+
+
+def _draw_scale_bar(ax: Axes, picture: Region, *, mpp: float, width: float) -> None:
+    """Draw a bar of a round length on white, about a fifth of the panel of this width in inches."""
     left, right, bottom, _ = picture.extent
-    per_pixel = picture.mpp / picture.scale
-    long = round_length(0.22 * (right - left) * per_pixel)
-    text = f"{long / 1000:g} mm" if long >= 1000 else f"{long:g} µm"
+    per_pixel = mpp / picture.scale
+    length = round_length(0.22 * (right - left) * per_pixel)
+    text = f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} µm"
+    narrowest = 0.55
     if picture.mpp_is_given:
         text += " (as given)"
-    inch = (right - left) / canvas.size[0]  # level-0 pixels per inch on paper
-    bar = long / per_pixel
-    box = max(bar, (1.1 if picture.mpp_is_given else 0.55) * inch) + 0.16 * inch
-    x, y = right - box - 0.08 * inch, bottom - 0.4 * inch
-    middle = x + box / 2
-    for corner, w, h, colour, alpha in (
-        ((x, y), box, 0.32 * inch, "white", 0.85),
-        ((middle - bar / 2, y + 0.23 * inch), bar, 0.05 * inch, "black", 1.0),
-    ):
-        ax.add_patch(Rectangle(corner, w, h, color=colour, alpha=alpha, linewidth=0))
+        narrowest = 1.1
+    inch = (right - left) / width  # level-0 pixels per inch on paper
+    bar_width = length / per_pixel
+    # the text may be wider than the bar
+    box_width = max(bar_width, narrowest * inch) + 0.16 * inch
+    x = right - box_width - 0.08 * inch
+    y = bottom - 0.4 * inch
+    middle = x + box_width / 2
+    box = Rectangle((x, y), box_width, 0.32 * inch, color="white", alpha=0.85, linewidth=0)
+    ax.add_patch(box)
+    bar_corner = (middle - bar_width / 2, y + 0.23 * inch)
+    bar = Rectangle(bar_corner, bar_width, 0.05 * inch, color="black", alpha=1.0, linewidth=0)
+    ax.add_patch(bar)
     ax.text(middle, y + 0.2 * inch, text, fontsize=SMALL, ha="center", va="bottom")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from ..evaluation import (
 )
 from ..tasks import HALF, Task
 from .draw import draw_map, heading
-from .picture import save_figure
+from .picture import Title, save_figure
 from .quantities import DOUBTS, KINDS, column_of, key_of, showing
 from .scale import ColourLimits, bag_limits, common_limits
 from .sources import OverlaySettings, Sources, draw_over
@@ -38,6 +39,10 @@ Scale = Literal["fixed", "per-bag"]
 
 LITTLE = 0.1
 """Share of the largest value of a bag that says nothing for its call."""
+UNLIKE_TRAINING = (
+    "This bag is unlike the training bags: its features are further from theirs than those of any "
+    "validation bag."
+)
 
 
 class Shown(NamedTuple):
@@ -85,9 +90,10 @@ def render_folder(
         UnknownName: A bag is not in the predictions; nothing is drawn in this case.
         InputError, TableError: The folder is not a predictions folder, or it has no such score.
     """
-    table, out = read_predictions(predictions), Path(out)
+    table = read_predictions(predictions)
+    out = Path(out)
     failures: list[tuple[str, str]] = []
-    found = predicted_bags(table, bags, failures=failures, progress=progress)
+    bag_predictions = predicted_bags(table, bags, failures=failures, progress=progress)
     shown = resolve(table, score)
     limits = None
     if scale == "fixed":
@@ -95,17 +101,22 @@ def render_folder(
             limits = map_limits(table.folder, score=shown.score)
     open_output(out, own=False)
     remove_leftovers(out, own=lambda path: _is_map(path, table.bags))
-    verdict_line = stored_trust(table, score=shown.score).line
-    for p in found:
+    trust_line = stored_trust(table, score=shown.score).line
+    for p in bag_predictions:
         row = table.bags.index(p.name)
         try:
             drawn = showing(p, shown.score)
             words = _words(table, row, p, drawn=drawn)
             caption = " ".join(filter(None, (*words.sentences, shown.caption, *words.notes)))
-            for part, of_slide, own in _slides(drawn, words.title, limits):
-                lines = f"{of_slide}\n{verdict_line}"
+            for page in _pages(drawn, words.title, limits):
                 failures += _draw(
-                    part, out, over=over, title=lines, limits=own, caption=caption, also=also
+                    page.p,
+                    out,
+                    over=over,
+                    title=page.title._replace(more=(trust_line,)),
+                    limits=page.limits,
+                    caption=caption,
+                    also=also,
                 )
         except (ProbSAError, OSError) as error:
             failures.append((p.name, str(error)))
@@ -115,7 +126,7 @@ def render_folder(
 class _Words(NamedTuple):
     """What a picture says of its bag."""
 
-    title: str
+    title: Title
     """One line, with a mark for each of `sentences`."""
     sentences: tuple[str, ...]
     """What a reader must know of this bag, below the map."""
@@ -125,22 +136,25 @@ class _Words(NamedTuple):
 
 def _words(table: Predictions, row: int, p: Prediction, *, drawn: Prediction) -> _Words:
     """Return what is said of a bag; `drawn` is the prediction with the score that is shown."""
-    said = verdict_of(table, p)
+    verdict = verdict_of(table, p)
     words = table.of_task.words.page
-    marks = [heading(p, label=truth_of(table, row), said=said)]
-    sentences = [against(table, drawn), unlike(table, row)]
-    if sentences[0]:
+    title = heading(p, label=truth_of(table, row), verdict=verdict)
+    marks = list(title.facts)
+    sentences = []
+    if contradiction := against(table, drawn):
         marks.append("the map contradicts the call")
-    if sentences[1]:
+        sentences.append(contradiction)
+    if is_unlike_training(table, row):
         marks.append("unlike the training bags")
+        sentences.append(UNLIKE_TRAINING)
     if table.parts[row] == "train":
         marks.append("a training bag")  # which looks better than new ones
-    if said.unsure and words.unsure_hint:
+    if verdict.unsure and words.unsure_hint:
         sentences.append(f"Unsure: {words.unsure_hint}")
     notes = [table.of_task.words.note]
-    if "±" in said.text:
+    if "±" in verdict.text:
         notes.append(f"±: {words.spread_hint}.{_few_bags(table)}")
-    return _Words(" · ".join(marks), tuple(sentences), tuple(notes))
+    return _Words(title._replace(facts=tuple(marks)), tuple(sentences), tuple(notes))
 
 
 def _few_bags(table: Predictions) -> str:
@@ -153,42 +167,73 @@ def _few_bags(table: Predictions) -> str:
 
 def reservations(table: Predictions) -> tuple[str, ...]:
     """Return what the run's own evaluation says against its maps and calls, in sentences."""
-    return tuple(each.text for each in table.metadata.reservations)
+    return tuple(reservation.text for reservation in table.metadata.reservations)
 
 
-def unlike(table: Predictions, row: int) -> str:
-    """Return the warning that a bag is further from training than all validation bags."""
-    if table.ood is None or not table.ood[row] >= 1:
-        return ""
-    return (
-        "This bag is unlike the training bags: its features are further from theirs than those "
-        "of any validation bag."
+def is_unlike_training(table: Predictions, row: int) -> bool:
+    """Return whether a bag is further from training than all validation bags."""
+    return table.ood is not None and bool(table.ood[row] >= 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contradiction:
+    """The instances of a bag speak against its call, and what makes the call nevertheless."""
+
+    called_positive: bool
+    cause: Literal["threshold", "pooling", "bias"]
+    """The threshold of the call; the pooling of a model whose instances have no contributions; or
+    what is added to the contributions of the instances."""
+    contribution: float = 0.0
+    """Sum of the contributions of the instances to the logit of p."""
+    logit: float = 0.0
+    """The logit of p."""
+
+
+def find_contradiction(table: Predictions, p: Prediction) -> Contradiction | None:
+    """Return how a map contradicts the call; None if an instance speaks clearly for the call."""
+    if not table.of_task.two_classes or not KINDS[key_of(p)].signed:
+        return None
+    probability = float(p.probability[-1])
+    called_positive = bool(table.of_task.called_positive(p.probability[None], stated_of(table))[0])
+    values = column_of(p.attention_mean, -1)
+    # positive where an instance speaks for the call
+    support = values[np.isfinite(values)] * (1 if called_positive else -1)
+    if not support.sum() < 0 or support.max() > LITTLE * np.abs(support).max():
+        return None
+    if called_positive == (probability < HALF):
+        return Contradiction(called_positive=called_positive, cause="threshold")
+    if p.contribution is None:
+        return Contradiction(called_positive=called_positive, cause="pooling")
+    return Contradiction(
+        called_positive=called_positive,
+        cause="bias",
+        contribution=float(column_of(p.contribution, -1).sum()),
+        logit=float(logit_of(np.clip(np.float64(probability), 1e-6, 1 - 1e-6))),
     )
 
 
 def against(table: Predictions, p: Prediction) -> str:
     """Say what makes p where no instance speaks clearly for the call of a bag; see `showing`."""
-    if not table.of_task.two_classes or not KINDS[key_of(p)].signed:
+    contradiction = find_contradiction(table, p)
+    if contradiction is None:
         return ""
-    positive = float(p.probability[-1])
-    called = table.of_task.called_positive(p.probability[None], stated_of(table))[0]
-    values = column_of(p.attention_mean, -1)
-    agrees = values[np.isfinite(values)] * (1 if called else -1)
-    if not agrees.sum() < 0 or agrees.max() > LITTLE * np.abs(agrees).max():
-        return ""
-    speak = "against" if called else "for"
-    first = f"The instances speak {speak} the class, but the bag is called the opposite: "
-    if called == (positive < HALF):
-        return f"{first}the threshold does this, as p is {'below' if called else 'above'} 0.5."
-    if p.contribution is None:
+    side = "against" if contradiction.called_positive else "for"
+    first = f"The instances speak {side} the class, but the bag is called the opposite: "
+    if contradiction.cause == "threshold":
+        half = "below" if contradiction.called_positive else "above"
+        return f"{first}the threshold does this, as p is {half} 0.5."
+    if contradiction.cause == "pooling":
         return f"{first}p is made from the whole bag by the model's pooling, not by these values."
-    total = float(column_of(p.contribution, -1).sum())
-    logit = float(logit_of(np.clip(np.float64(positive), 1e-6, 1 - 1e-6)))
-    added, of_p = (f"{value:+.2g}".replace("-", "−") for value in (total, logit))
+    contribution = _signed(contradiction.contribution)
+    logit = _signed(contradiction.logit)
     return (
-        f"{first}attention-weighted pooling adds {added} to the logit of p, {of_p}; the bias and "
-        "the averages over samples and members add the rest."
+        f"{first}attention-weighted pooling adds {contribution} to the logit of p, {logit}; the "
+        "bias and the averages over samples and members add the rest."
     )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2g}".replace("-", "−")
 
 
 def predicted_bags(
@@ -222,20 +267,26 @@ def predicted_bags(
     return read()
 
 
-def _slides(
-    p: Prediction, title: str, limits: ColourLimits | None
-) -> Iterator[tuple[Prediction, str, ColourLimits | None]]:
+class _Page(NamedTuple):
+    """What one picture shows."""
+
+    p: Prediction
+    title: Title
+    limits: ColourLimits | None
+
+
+def _pages(p: Prediction, title: Title, limits: ColourLimits | None) -> Iterator[_Page]:
     """Yield what is drawn of a bag: its one picture, or each slide of a patient with its share.
 
     The slides of a patient have one scale of colours, and those with a higher share come first.
     """
     if not p.slides:
-        yield p, title, limits
+        yield _Page(p, title, limits)
         return
     limits = limits or bag_limits(p)
     for name, share in p.slide_shares().items():
-        of_slide = f"{title} · slide {name}, {share:.0%} of the attention"
-        yield p.of_slide(name), of_slide, limits
+        facts = (*title.facts, f"slide {name}, {share:.0%} of the attention")
+        yield _Page(p.of_slide(name), title._replace(facts=facts), limits)
 
 
 def _is_map(path: Path, bags: Sequence[str]) -> bool:
@@ -247,14 +298,17 @@ def _is_map(path: Path, bags: Sequence[str]) -> bool:
 def _draw(
     p: Prediction, out: Path, *, over: tuple[Sources, OverlaySettings] | None, **how: Any
 ) -> list[tuple[str, str]]:
+    """Draw a map over its slide or scan, or without it, and return what could not be drawn."""
     failures = []
-    if over is not None and (not over[1].where_at_hand or over[0].is_at_hand(p)):
-        try:
-            problem = draw_over(p, out, sources=over[0], how=over[1], **how)
-        except READ_ERRORS as error:
-            failures.append((p.name, f"its slide or scan; the map is drawn without: {error}"))
-        else:
-            return [(p.name, problem)] if problem else []
+    if over is not None:
+        sources, settings = over
+        if not settings.where_at_hand or sources.is_at_hand(p):
+            try:
+                problem = draw_over(p, out, sources=sources, how=settings, **how)
+            except READ_ERRORS as error:
+                failures.append((p.name, f"its slide or scan; the map is drawn without: {error}"))
+            else:
+                return [(p.name, problem)] if problem else []
     save_figure(draw_map(p, **how), named_file(out, p.name, ".png"))
     return failures
 
@@ -265,45 +319,54 @@ def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
     The model's `own` score is not compared with other classes.
     """
     words = task.words
-    up, down = words.towards
-    several = task.unordered_classes and not task.two_classes
-    relative = " It is relative to the mean over the classes." if several else ""
-    return {
-        "attention": "",
-        "contribution": "A contribution is the attention times the class score: red raises "
-        f"{words.raised}, blue lowers it.{relative}",
-        "evidence": f"Evidence is what the instance says on its own: red {up}, blue {down}."
-        + ("" if own else relative),
-        "probability": f"The probability that the instance speaks for {words.aim}.",
-        "grade": "Each map shows the probability of a grade or a higher one, for a bag that "
-        "consists of this instance alone.",
-    }[score]
+    relative = ""
+    if task.unordered_classes and not task.two_classes:
+        relative = " It is relative to the mean over the classes."
+    if score == "contribution":
+        return (
+            "A contribution is the attention times the class score: red raises "
+            f"{words.raised}, blue lowers it.{relative}"
+        )
+    if score == "evidence":
+        up, down = words.towards
+        text = f"Evidence is what the instance says on its own: red {up}, blue {down}."
+        return text if own else text + relative
+    if score == "probability":
+        return f"The probability that the instance speaks for {words.aim}."
+    if score == "grade":
+        return (
+            "Each map shows the probability of a grade or a higher one, for a bag that "
+            "consists of this instance alone."
+        )
+    return ""
 
 
 def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     """Return what the maps of a predictions folder show."""
     choice = table.metadata.map_score
     first = next(_readable(table), None)
-    known = () if first is None else drawable_scores(first)
-    own = known[0] if known else None
-    if score != "auto" and known and score not in known:
+    scores = () if first is None else drawable_scores(first)
+    own = scores[0] if scores else None
+    if score != "auto" and scores and score not in scores:
         raise InputError(
             f"the predictions in {table.folder} have no score {score!r}: they have "
-            f"{', '.join(known)}"
+            f"{', '.join(scores)}"
         )
-    chosen = choice is not None and choice.chosen in MAP_SCORES
-    if (score == "auto" and not chosen) or (choice is None and score == own):
+    has_choice = choice is not None and choice.chosen in MAP_SCORES
+    if (score == "auto" and not has_choice) or (choice is None and score == own):
+        caption = ""
         # the model's own score needs words if it is evidence and the task has no class
-        silent = own is None or table.of_task.unordered_classes
-        caption = "" if own is None or silent else meaning(own, table.of_task, own=True)
+        if own is not None and not table.of_task.unordered_classes:
+            caption = meaning(own, table.of_task, own=True)
         return Shown(None if score == "auto" else score, caption, own)
+    reason = ""
     if score == "auto":
         assert choice is not None
-        score, why = choice.chosen, ""
+        score = choice.chosen
     else:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-        why = f"{score.capitalize()}: as asked for{other}. "
-    text = f"{why}{meaning(score, table.of_task, own=score == own)}".strip()
+        reason = f"{score.capitalize()}: as asked for{other}. "
+    text = f"{reason}{meaning(score, table.of_task, own=score == own)}".strip()
     return Shown(score, text, own)
 
 
@@ -326,8 +389,9 @@ def map_limits(folder: Path | str, *, score: MapScore | None = None) -> ColourLi
 def _readable(
     table: Predictions, score: MapScore | None = None, *, part: str = ""
 ) -> Iterator[Prediction]:
-    for bag, of in zip(table.bags, table.parts, strict=True):
-        if part not in ("", of):
+    """Yield the predictions that can be read, showing a score; all, or those of one part."""
+    for bag, bag_part in zip(table.bags, table.parts, strict=True):
+        if part not in ("", bag_part):
             continue
         try:
             p = showing(table.instances(bag), score)

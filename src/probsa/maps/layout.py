@@ -70,10 +70,11 @@ class Layout:
         Corners are whole pixels: if the stride is not a whole number, some neighbours are one pixel
         further apart.
         """
-        if self.stride >= self.side:
-            adjacent = self.stride < self.side + 1
-            return self.corners, float(np.ceil(self.stride - 1e-6)) if adjacent else self.side
-        return self.corners + (self.side - self.stride) / 2, self.stride
+        if self.stride < self.side:
+            return self.corners + (self.side - self.stride) / 2, self.stride
+        if self.stride < self.side + 1:  # adjacent, up to rounding: no gap may be left
+            return self.corners, float(np.ceil(self.stride - 1e-6))
+        return self.corners, self.side
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -146,8 +147,8 @@ def place(p: Prediction, *, side: float | None = None) -> Layout:
     if p.coords is None:
         return _in_order(n)
     coords = np.asarray(p.coords, dtype=np.float64)
-    known = coords.ndim == 2 and len(coords) == n and coords.shape[1] in (1, 2)
-    if not known or not np.isfinite(coords).all():
+    has_shape = coords.ndim == 2 and len(coords) == n and coords.shape[1] in (1, 2)
+    if not has_shape or not np.isfinite(coords).all():
         raise BagError(
             f"bag {p.name!r}: its coordinates have shape {p.coords.shape} or are not finite; "
             f"a map needs ({n}, 2) corners of patches or ({n}, 1) positions of slices"
@@ -186,10 +187,12 @@ def owners(
     corners, side = layout.cells
     low = (corners - corner) / cell
     high = low + side / cell
-    # both edges are rounded so that neighbours meet; a patch smaller than a cell gets the cell at
-    # its centre
-    first, last = (np.rint(v + 1e-9).astype(np.int64) for v in (low, high))
+    # both edges are rounded so that neighbours meet
+    first = np.rint(low + 1e-9).astype(np.int64)
+    last = np.rint(high + 1e-9).astype(np.int64)
+    # a patch smaller than a cell gets the cell at its centre
     first = np.where(last > first, first, np.floor((low + high) / 2).astype(np.int64))
+    # each patch has a cell of the grid, also if it lies beyond its edge
     first = first.clip(0, (width - 1, height - 1))
     last = np.minimum(np.maximum(last, first + 1), (width, height))
     rows = np.full((height, width), -1, np.int32)
@@ -223,12 +226,15 @@ def raster(
         InputError: The raster would be too large.
     """
     corners, side = layout.cells
-    start, end = np.zeros(2), np.array(size, np.float64)
-    if size is None:
+    if size is not None:
+        start = np.zeros(2)
+        end = np.array(size, np.float64)
+    else:
         lattice = layout.lattice
         start = corners.min(0) if lattice is None else np.array([lattice.left, lattice.top])
         end = corners.max(0) + side
-    span, offsets = end - start, corners - start
+    span = end - start
+    offsets = corners - start
 
     def misplaced(cell: float) -> float:
         return float(np.abs(offsets - np.rint(offsets / cell) * cell).max())
@@ -241,7 +247,9 @@ def raster(
     cell = layout.stride / parts
     if longest is not None:
         cell = max(cell, float(span.max()) / longest)
-    width, height = (max(1, math.ceil(v / cell - 0.05)) for v in span)
+    # a last cell of which less than a twentieth is covered is left out
+    width = max(1, math.ceil(span[0] / cell - 0.05))
+    height = max(1, math.ceil(span[1] / cell - 0.05))
     if height * width > 4 * MOST_CELLS:
         raise InputError(
             f"a raster of {width:,} × {height:,} cells of {cell:g} pixels is too large: the stored "
@@ -258,23 +266,27 @@ def raster(
 
 
 def _in_order(n: int) -> Layout:
+    """Place instances without coordinates by their order, in one strip or in several lines."""
     if n <= LINE:
         return _strip(np.arange(n), numbers=[str(k) for k in range(n)], label="instance")
-    width = int(np.ceil(np.sqrt(2 * n)))
-    lines = np.stack(np.divmod(np.arange(n), width)[::-1], axis=1).astype(np.float64)
+    width = int(np.ceil(np.sqrt(2 * n)))  # about twice as wide as high
+    line, place_in_line = np.divmod(np.arange(n), width)
+    corners = np.stack([place_in_line, line], axis=1).astype(np.float64)
     label = f"instance, in lines of {width} (the bag has no coordinates)"
-    return Layout(corners=lines, side=1.0, stride=1.0, x_label=label, y_label="line")
+    return Layout(corners=corners, side=1.0, stride=1.0, x_label=label, y_label="line")
 
 
 def _slices(position: np.ndarray) -> Layout:
     """Place slices by position; a step of k units leaves room for k − 1 missing slices."""
     order = slice_order(position)
-    step = np.abs(np.diff(position[order]))
-    unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
-    jump = np.clip(np.rint(step / unit), 1, MOST_STEPS).astype(np.int64)
+    distance = np.abs(np.diff(position[order]))
+    # the usual distance, which some missing slices do not change
+    unit = float(np.median(distance[distance > 0])) if (distance > 0).any() else 1.0
+    # slices at the same position stand side by side, too
+    steps = np.clip(np.rint(distance / unit), 1, MOST_STEPS).astype(np.int64)
     columns = np.empty(len(position), np.int64)
-    columns[order] = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
-    missing = int((jump - 1).sum())
+    columns[order] = np.r_[0, np.minimum(steps, WIDEST_GAP + 1).cumsum()]
+    missing = int((steps - 1).sum())
     note = f" ({missing} missing)" if missing else ""
     # predictions do not say whether a position is a number, millimetres or minutes
     return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"position{note}")
@@ -283,9 +295,14 @@ def _slices(position: np.ndarray) -> Layout:
 def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:
     corners = np.stack([columns, np.zeros_like(columns)], axis=1).astype(np.float64)
     return Layout(
-        corners=corners, side=1.0, stride=1.0, strip=True, numbers=tuple(numbers), x_label=label,
+        corners=corners,
+        side=1.0,
+        stride=1.0,
+        strip=True,
+        numbers=tuple(numbers),
+        x_label=label,
         y_label="",
-    )  # fmt: skip
+    )
 
 
 def _stride(coords: np.ndarray, *, stride: float | None) -> float:
@@ -299,5 +316,6 @@ def _stride(coords: np.ndarray, *, stride: float | None) -> float:
         return check_stride(torch.from_numpy(coords), stride=stride)
     except GraphError:
         measured = check_stride(torch.from_numpy(coords), stride=None)
-        own = Layout(corners=coords, side=measured, stride=measured).lattice is not None
-        return measured if own else float(stride or measured)
+        if Layout(corners=coords, side=measured, stride=measured).lattice is not None:
+            return measured
+        return float(stride or measured)

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
@@ -49,6 +50,8 @@ BAR_GAP = 0.15
 """Inches between a panel and its colour bar."""
 CHARACTER = 0.065
 """Width in inches of a character of the size `SMALL`, on average."""
+TITLE_CHARACTER = 0.098
+"""Width in inches of a bold character of the size `LARGE`, on average."""
 LINE = 0.22
 """Height in inches of a line of the size `LARGE`, rounded up."""
 NARROWEST = 6.4
@@ -60,8 +63,48 @@ STACK_FROM = 2.5
 """Ratio of width to height from which panels are stacked one below the other."""
 
 
-Panel = tuple[str, Quantity | Callable[[Axes], None] | None]
-"""The name of a panel's axes, and what it shows or what draws it; None is an empty place."""
+class Panel(NamedTuple):
+    """One panel of a page."""
+
+    name: str
+    """The label of its axes."""
+    content: Quantity | Callable[[Axes], None] | None
+    """What it shows, or what draws it; None is an empty place."""
+    has_own_axes: bool = False
+    """Whether what draws it sets the limits and ticks of its axes, too."""
+
+
+class Title(NamedTuple):
+    """The text above a page."""
+
+    name: str
+    """What is shown; in a line that is too long it loses its middle, since its ends identify it."""
+    facts: tuple[str, ...] = ()
+    """What is said of it, in the same line."""
+    more: tuple[str, ...] = ()
+    """Further lines, of what holds for all pages."""
+
+    @property
+    def line(self) -> str:
+        """The whole first line."""
+        return " · ".join((self.name, *self.facts))
+
+    def fitted(self, width: float) -> str:
+        """Return the first line for a page of this width in inches."""
+        room = int((width - 0.6) / TITLE_CHARACTER)
+        if len(self.line) <= room:
+            return self.line
+        facts = " · ".join(self.facts)
+        keep = max(8, (room - len(facts) - 6) // 2)
+        name = self.name
+        if len(name) > 2 * keep:
+            name = f"{name[:keep]}…{name[-keep:]}"
+        return f"{name} · {facts}" if facts else name
+
+    def wrapped(self, width: float) -> str:
+        """Return all lines for a page of this width in inches, broken where they are too long."""
+        characters = int((width - 0.3) / TITLE_CHARACTER)
+        return "\n".join(fill(line, characters) for line in (self.fitted(width), *self.more))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,37 +141,51 @@ def plain_canvas(layout: Layout, *, small: bool = False) -> Canvas:
     """
     left, right, bottom, top = layout.extent
     if layout.strip:
-        w, h = (5.6, 0.26) if small else (10.0, 0.5)
-        margin, unit = 0.0, (right - left) / w
+        width, height = (5.6, 0.26) if small else (10.0, 0.5)
+        unit = (right - left) / width  # unit of the axes per inch
     else:
         margin = max(0.25 * layout.side, 0.02 * max(right - left, bottom - top))
-        across, down = right - left + 2 * margin, bottom - top + 2 * margin
-        aspect = across / down
-        if small:
-            w = 6.8 / min(max(1, round(6.8 / (1.4 * aspect**0.5 + 0.82))), 3) - 0.82
-            h = min(max(w / aspect, 0.35), 3.2)
-        elif aspect > STACK_FROM:
-            w, h = 8.0, max(8.0 / aspect, 0.9)
-        else:
-            w, h = max(4.4 * min(aspect, 1.2), 1.5), min(4.4, 4.4 * 1.2 / aspect)
-        unit = max(across / w, down / h)
+        across = right - left + 2 * margin
+        down = bottom - top + 2 * margin
+        width, height = _panel_size(across / down, small=small)
+        # the coarser of both axes, so that the tissue fits and keeps its shape
+        unit = max(across / width, down / height)
     dpi = int(np.clip(np.ceil(3 * unit / layout.stride), 150, 600))
-    shape = (1 if layout.strip else round(h * dpi), round(w * dpi))
     cell = unit / dpi
-    x, y = (left + right) / 2 - shape[1] / 2 * cell, (top + bottom) / 2 - shape[0] / 2 * cell
+    columns = round(width * dpi)
+    rows = round(height * dpi)
     if layout.strip:
-        y, extent = top, (left, right, bottom, top)
+        # one row of pixels, which matplotlib stretches to the height of the strip
+        shape = (1, columns)
+        x = (left + right) / 2 - columns / 2 * cell
+        y = top
+        extent = (left, right, bottom, top)
     else:
-        extent = (x, x + shape[1] * cell, y + shape[0] * cell, y)
+        shape = (rows, columns)
+        x = (left + right) / 2 - columns / 2 * cell
+        y = (top + bottom) / 2 - rows / 2 * cell
+        extent = (x, x + columns * cell, y + rows * cell, y)
     return Canvas(
         image=np.full((*shape, 3), BACKGROUND, np.uint8),
         owners=owners(layout, corner=(x, y), cell=cell, shape=shape),
         extent=extent,
-        size=(shape[1] / dpi, round(h * dpi) / dpi),
+        size=(columns / dpi, rows / dpi),
         dpi=dpi,
         layout=layout,
         small=small,
     )
+
+
+def _panel_size(aspect: float, *, small: bool) -> tuple[float, float]:
+    """Return (width, height) in inches of a panel for tissue of this ratio of width to height."""
+    if small:
+        # one to three panels, each with its colour bar, across the 6.8 inches of a text
+        side_by_side = min(max(1, round(6.8 / (1.4 * aspect**0.5 + 0.82))), 3)
+        width = 6.8 / side_by_side - 0.82
+        return width, min(max(width / aspect, 0.35), 3.2)
+    if aspect > STACK_FROM:
+        return 8.0, max(8.0 / aspect, 0.9)
+    return max(4.4 * min(aspect, 1.2), 1.5), min(4.4, 4.4 * 1.2 / aspect)
 
 
 def slide_canvas(picture: Region, layout: Layout, *, alpha: float = ALPHA) -> Canvas:
@@ -168,31 +225,41 @@ def blend(canvas: Canvas, q: Quantity) -> UInt8[np.ndarray, "height width 3"]:
 
 
 def draw_page(
-    canvas: Canvas, panels: Sequence[Panel], *, columns: int, title: str, caption: str = "",
+    canvas: Canvas,
+    panels: Sequence[Panel],
+    *,
+    columns: int,
+    title: Title | str,
+    caption: str = "",
     first: float = 1.0,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Return a page of panels in rows; the first row is `first` times as high as the others.
 
     The labels of the axes are the names of the panels; a colour bar is called `<name> bar`.
     """
-    rows, (width, height) = -(-len(panels) // columns), canvas.size
+    width, height = canvas.size
+    rows = math.ceil(len(panels) / columns)
     heights = [first] + [1.0] * (rows - 1)
     total = sum(heights) * height
     figure = new_figure(columns * width, total, dpi=canvas.dpi, rows=rows, columns=columns)
     grid = figure.add_gridspec(rows, columns, height_ratios=heights)
     axes = []
-    for k, (name, shown) in enumerate(panels):
-        if shown is None:
+    for k, panel in enumerate(panels):
+        if panel.content is None:
             continue
-        axes.append(ax := figure.add_subplot(grid[divmod(k, columns)], label=name))
-        if name != "plot":  # which has axes of its own
-            begins = k % columns == 0 or panels[k - 1][1] is None
-            between = k + columns < len(panels) and (canvas.small or canvas.layout.strip)
-            dress_axes(ax, canvas, first=begins, last=not between)
-        if isinstance(shown, Quantity):
-            draw_panel(ax, shown, canvas)
+        ax = figure.add_subplot(grid[divmod(k, columns)], label=panel.name)
+        axes.append(ax)
+        if not panel.has_own_axes:
+            # the labels of the y-axis stand at the first panel of a row, those of the x-axis at
+            # the last of a column; large panels all have theirs
+            begins_row = k % columns == 0 or panels[k - 1].content is None
+            has_panel_below = k + columns < len(panels)
+            shares_x = has_panel_below and (canvas.small or canvas.layout.strip)
+            dress_axes(ax, canvas, first=begins_row, last=not shares_x)
+        if isinstance(panel.content, Quantity):
+            draw_panel(ax, panel.content, canvas)
         else:
-            shown(ax)
+            panel.content(ax)
     share = (1 / columns, 1 / sum(heights))
     return finish(figure, axes[-1], canvas.size, title=title, caption=caption, share=share)
 
@@ -206,9 +273,14 @@ def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int
 
 
 def finish(
-    figure: Figure, ax: Axes, size: tuple[float, float], *, title: str, caption: str,
+    figure: Figure,
+    ax: Axes,
+    size: tuple[float, float],
+    *,
+    title: Title | str,
+    caption: str,
     share: tuple[float, float],
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Add the title above the panels and the caption below, and give the panels their size.
 
     Lines of the title are broken where they are too long.
@@ -216,6 +288,9 @@ def finish(
     `size` is that of `ax` in inches, and `share` its part of the width and the height of all
     panels.
     """
+    if isinstance(title, str):
+        name, *more = title.split("\n")
+        title = Title(name, more=tuple(more))
     across, down = share
     above = figure.suptitle(" ", x=0.0, ha="left", fontsize=LARGE, fontweight="bold")
     above.set_parse_math(False)  # a name may contain a dollar sign
@@ -224,18 +299,16 @@ def finish(
     engine.set(h_pad=0.08, w_pad=0.08, hspace=0.0, wspace=0.0)
     width, height = figure.get_size_inches()
     with missing_letters():
-        for k in range(3):  # the room for the words depends a little on the size of the page
+        # the room for the words depends a little on the size of the page, which depends on them:
+        # three passes settle both
+        for k in range(3):
             engine.execute(figure)
-            box, page = ax.get_position(), figure.get_size_inches()
+            box = ax.get_position()
+            page = figure.get_size_inches()
             width += (size[0] - box.width * page[0]) / across
             height += (size[1] - box.height * page[1]) / down
             room = max(width, NARROWEST)
-            first, *warned = title.split("\n")
-            lines = [
-                fill(line, int((room - 0.3) / 0.098))
-                for line in (fitted(first, width=room), *warned)
-            ]
-            words = "\n".join(lines)
+            words = title.wrapped(room)
             below = fill(caption, int((room - 0.3) / CHARACTER))
             # without room for the words, the panels would collapse; one line has room already
             if k == 0:
@@ -244,54 +317,85 @@ def finish(
                 height += LINE * len(below.splitlines())
             above.set(text=words, x=0.1 / room)
             if caption and k == 1:
-                figure.supxlabel(
+                text = figure.supxlabel(
                     below, x=0.1 / room, ha="left", fontsize=SMALL, linespacing=1.2
-                ).set_parse_math(False)
+                )
+                text.set_parse_math(False)
             engine.set(rect=(0.0, 0.0, width / room, 1.0))  # a narrow page is blank at the right
+            # a page has whole pixels
             figure.set_size_inches(
-                *(math.ceil(v * figure.dpi) / figure.dpi for v in (room, height))
+                math.ceil(room * figure.dpi) / figure.dpi,
+                math.ceil(height * figure.dpi) / figure.dpi,
             )
         engine.execute(figure)
     figure.set_layout_engine("none")
-    page = figure.get_size_inches() * figure.dpi
-    wanted = np.rint(np.array(size) * figure.dpi)
-    for each in figure.axes:
-        # the layout is right to about a pixel: a panel has exactly the pixels of its picture
-        box = each.get_position()
-        corner, extent = np.rint(box.min * page), np.rint(box.size * page)
-        extent = np.where(np.abs(extent - wanted) <= MOST_OFF, wanted, extent)
-        each.set_position((*corner / page, *extent / page))
+    _round_to_pixels(figure, size)
     return figure
 
 
+def _round_to_pixels(figure: Figure, size: tuple[float, float]) -> None:
+    """Place all axes on whole pixels, and give panels exactly the pixels of their pictures.
+
+    The layout is right to about a pixel: what is nearly as wide or high as a panel is one.
+    """
+    page = figure.get_size_inches() * figure.dpi
+    panel_size = np.rint(np.array(size) * figure.dpi)
+    for ax in figure.axes:
+        box = ax.get_position()
+        corner = np.rint(box.min * page)
+        extent = np.rint(box.size * page)
+        extent = np.where(np.abs(extent - panel_size) <= MOST_OFF, panel_size, extent)
+        ax.set_position((*corner / page, *extent / page))
+
+
 def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
-    """Set limits, ticks and labels of a panel."""
-    layout, (width, height) = canvas.layout, canvas.size
+    """Set limits, ticks and labels of a panel.
+
+    Args:
+        ax: The panel.
+        canvas: What the panel is drawn on.
+        first: Whether it is the first panel of its row, which labels the y-axis.
+        last: Whether it is the last panel of its column, which labels the x-axis.
+    """
+    layout = canvas.layout
+    width, height = canvas.size
     ax.set(xlim=canvas.extent[:2], ylim=canvas.extent[2:], facecolor=np.array(BACKGROUND) / 255)
     ax.tick_params(labelsize=SMALL, length=3)
     for spine in ax.spines.values():
         spine.set_linewidth(0.6)
     if layout.strip:
-        # every slice, or every second, fifth, … that fits
-        n = len(layout.corners)
-        longest = max(len(v) for v in layout.numbers) * 0.075 + 0.08
-        room = width / (canvas.extent[1] - canvas.extent[0])
-        step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if s * room >= longest), n)
+        step = _tick_step(canvas)
         middle = (layout.corners[:, 0] + layout.side / 2)[::step]
         ax.set_yticks([])
         ax.set_xticks(middle, layout.numbers[::step] if last else [""] * len(middle))
     else:
-        unit = canvas.mpp or 1.0
-        for axis, least, bins in ((ax.xaxis, 1, width / 0.9), (ax.yaxis, 2, height / 0.6)):
-            low, high = sorted(v * unit for v in axis.get_view_interval())
-            found = MaxNLocator(max(least, int(bins)), **ROUND).tick_values(low, high)
-            ticks = [float(v) for v in found if low <= v <= high]
-            axis.set_ticks([v / unit for v in ticks], labels=[f"{v:,.0f}" for v in ticks])
+        _set_ticks(ax.xaxis, bins=max(1, int(width / 0.9)), unit=canvas.mpp or 1.0)
+        _set_ticks(ax.yaxis, bins=max(2, int(height / 0.6)), unit=canvas.mpp or 1.0)
         ax.tick_params(labelleft=first, labelbottom=last)
         if first and (height > 1.2 or not canvas.small):
             ax.set_ylabel("y (µm)" if canvas.mpp else layout.y_label, fontsize=SMALL)
     if last:
         ax.set_xlabel("x (µm)" if canvas.mpp else layout.x_label, fontsize=SMALL)
+
+
+def _tick_step(canvas: Canvas) -> int:
+    """Return 1 to label every slice of a strip, or 2, 5, … so that the numbers do not overlap."""
+    layout = canvas.layout
+    longest = max(len(number) for number in layout.numbers)
+    label_width = longest * 0.075 + 0.08
+    slice_width = canvas.size[0] / (canvas.extent[1] - canvas.extent[0])
+    for step in (1, 2, 5, 10, 20, 50, 100, 200, 500):
+        if step * slice_width >= label_width:
+            return step
+    return len(layout.corners)
+
+
+def _set_ticks(axis: Axis, *, bins: int, unit: float) -> None:
+    """Set ticks at round numbers, in the unit that the axis is labelled with."""
+    low, high = sorted(v * unit for v in axis.get_view_interval())
+    round_numbers = MaxNLocator(bins, **ROUND).tick_values(low, high)
+    ticks = [float(v) for v in round_numbers if low <= v <= high]
+    axis.set_ticks([v / unit for v in ticks], labels=[f"{v:,.0f}" for v in ticks])
 
 
 def set_title(ax: Axes, text: str, canvas: Canvas, *, note: str = "", beside: float = 0.0) -> None:
@@ -312,36 +416,50 @@ def set_title(ax: Axes, text: str, canvas: Canvas, *, note: str = "", beside: fl
     elif not canvas.small:
         width = canvas.size[0] + beside + 0.1
         text = fill(text, int(width / 0.078))
-        lines = fill(note, int(width / CHARACTER))
-        if lines:
-            below = {"xytext": (0, TITLE_PAD), "textcoords": "offset points", "va": "bottom"}
+        note = fill(note, int(width / CHARACTER))
+        if note:
             ax.annotate(
-                lines, (0, 1), xycoords="axes fraction", fontsize=SMALL, color=NOTE, **below
+                note,
+                (0, 1),
+                xycoords="axes fraction",
+                xytext=(0, TITLE_PAD),
+                textcoords="offset points",
+                va="bottom",
+                fontsize=SMALL,
+                color=NOTE,
             )
-            pad += 1.3 * SMALL * len(lines.splitlines())
+            pad += 1.3 * SMALL * len(note.splitlines())
     ax.set_title(text, fontsize=SMALL if canvas.small else NORMAL, loc="left", pad=pad)
 
 
 def draw_panel(ax: Axes, q: Quantity, canvas: Canvas) -> None:
     """Draw a quantity in a panel that `dress_axes` prepared, with its colour bar."""
-    set_title(ax, q.title, canvas, note="" if q.absent else q.note, beside=0.0 if q.absent else 0.7)
-    if q.absent:
-        ax.set(facecolor="white", xticks=[], yticks=[], xlabel="")
-        text = q.absent if canvas.layout.strip else fill(q.absent, int(canvas.size[0] / 0.085))
-        middle = {"ha": "center", "va": "center", "fontsize": NORMAL}
-        ax.text(0.5, 0.5, text, transform=ax.transAxes, **middle)
-        return
-    ax.imshow(blend(canvas, q), extent=canvas.extent, interpolation="none", aspect="auto")
     width, height = canvas.size
-    below = canvas.stacked and not canvas.layout.strip
-    length, across = (width, height) if below else (height, width)
-    draw_bar(ax, q, below=below, length=length, across=across, unit="" if canvas.small else q.unit)
+    if q.absent:
+        set_title(ax, q.title, canvas)
+        ax.set(facecolor="white", xticks=[], yticks=[], xlabel="")
+        text = q.absent if canvas.layout.strip else fill(q.absent, int(width / 0.085))
+        ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=NORMAL)
+        return
+    set_title(ax, q.title, canvas, note=q.note, beside=0.7)
+    ax.imshow(blend(canvas, q), extent=canvas.extent, interpolation="none", aspect="auto")
+    unit = "" if canvas.small else q.unit
+    if canvas.stacked and not canvas.layout.strip:
+        draw_bar(ax, q, below=True, length=width, across=height, unit=unit)
+    else:
+        draw_bar(ax, q, below=False, length=height, across=width, unit=unit)
 
 
 def draw_bar(
-    ax: Axes, q: Quantity, *, below: bool, length: float, across: float, unit: str = "",
+    ax: Axes,
+    q: Quantity,
+    *,
+    below: bool,
+    length: float,
+    across: float,
+    unit: str = "",
     cax: Axes | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Draw the colour bar of a panel: a number at each end, the unit, and 0 between signs.
 
     All of its texts are horizontal. What the colours mean is said by the title of the panel.
@@ -355,53 +473,59 @@ def draw_bar(
         unit: The unit to write after the highest number; empty for none.
         cax: Axes for the bar; None: it takes some room of the panel.
     """
-    figure = ax.figure
-    slack = 1e-6 * (q.limits[1] - q.limits[0])  # float32 values are compared with float64 limits
-    finite = q.values[np.isfinite(q.values)]
-    beyond = (finite < q.limits[0] - slack).any() + 2 * (finite > q.limits[1] + slack).any()
-    extend = ("neither", "min", "max", "both")[int(beyond)]
-    room: dict[str, Any] = {"orientation": "horizontal", "cax": cax}
+    room: dict[str, Any]
+    if cax is not None:
+        room = {"orientation": "horizontal", "cax": cax}
+    elif below:
+        room = {"location": "bottom", "ax": ax}
+    else:
+        room = {"location": "right", "ax": ax, "pad": BAR_GAP / across}
     if cax is None:
-        side = "bottom" if below else "right"
-        room = {"location": side, "fraction": BAR / across, "aspect": length / BAR, "ax": ax}
-    if cax is None and not below:
-        room["pad"] = BAR_GAP / across
-    words = q.kind.words
-    bar = figure.colorbar(
-        ScalarMappable(q.norm, q.kind.colours), extend="neither" if words else extend, **room
-    )
+        room |= {"fraction": BAR / across, "aspect": length / BAR}
+    bar = ax.figure.colorbar(ScalarMappable(q.norm, q.kind.colours), extend=_extend(q), **room)
     bar.ax.set_label(f"{ax.get_label()} bar" if cax is None else f"{q.key} bar")
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     bar.ax.tick_params(labelsize=SMALL, length=2)
-    if words:
-        bar.set_ticks([0, 1], labels=list(words))
+    if q.kind.words:
+        bar.set_ticks([0, 1], labels=list(q.kind.words))
         return
-    low, high = q.limits
-    only = float(finite[0]) if len(finite) and np.ptp(finite) == 0 else math.nan
-    if q.flat:
-        ticks = [(low + high) / 2]
-    elif q.kind.limits is None and low <= only <= high:  # not its own ends
-        ticks = [only]
-    elif q.kind.signed and low < 0 < high:
-        ticks = [low, 0.0, high]
-    else:
-        ticks = [low, high]
+    ticks = _bar_ticks(q)
     labels = numbers(*ticks)
     if unit:
         labels[-1] = f"{labels[-1]} {unit}"
     bar.set_ticks(ticks, labels=labels)
 
 
-def fitted(text: str, *, width: float) -> str:
-    """Return a text that fits the width; a long name loses its middle, since its ends identify
-    it."""
-    room = int((width - 0.6) / 0.098)
-    if len(text) <= room:
-        return text
-    name, _, rest = text.partition(" · ")
-    keep = max(8, (room - len(rest) - 6) // 2)
-    short = f"{name[:keep]}…{name[-keep:]}" if len(name) > 2 * keep else name
-    return f"{short} · {rest}" if rest else short
+def _extend(q: Quantity) -> Literal["neither", "min", "max", "both"]:
+    """Return at which ends of the colour bar an arrow stands for values beyond it."""
+    if q.kind.words:
+        return "neither"
+    low, high = q.limits
+    slack = 1e-6 * (high - low)  # float32 values are compared with float64 limits
+    finite = q.values[np.isfinite(q.values)]
+    is_below = bool((finite < low - slack).any())
+    is_above = bool((finite > high + slack).any())
+    if is_below and is_above:
+        return "both"
+    if is_below:
+        return "min"
+    return "max" if is_above else "neither"
+
+
+def _bar_ticks(q: Quantity) -> list[float]:
+    """Return the values that are written at the colour bar."""
+    low, high = q.limits
+    if q.flat:
+        return [(low + high) / 2]
+    finite = q.values[np.isfinite(q.values)]
+    # a single value has limits around it, which are no values of the bag
+    if q.kind.limits is None and len(finite) and np.ptp(finite) == 0:
+        only = float(finite[0])
+        if low <= only <= high:
+            return [only]
+    if q.kind.signed and low < 0 < high:
+        return [low, 0.0, high]
+    return [low, high]
 
 
 @contextmanager

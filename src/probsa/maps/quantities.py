@@ -1,10 +1,11 @@
-"""Stage 10: what can be shown of an instance, in one table for maps, viewer and exports.
+"""Stage 10: how the quantities of an instance are shown, for maps, viewer and comparisons.
 
 A `Quantity` is one value for each instance of a bag, with its colours and its words, or the reason
-why there is none. `quantities` lists those of a map, and `value_of` returns any of the table.
+why there is none. `quantities` lists those of a map, and `value_of` returns any that has colours.
+The values are those of `INSTANCE_QUANTITIES`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,20 +21,23 @@ from matplotlib.colors import (
 )
 
 from ..evaluation import (
+    INSTANCE_QUANTITIES,
     SCORE_COLOURS,
     SIGNED_COLOURS,
     MapScore,
     Prediction,
     available_scores,
-    doubt,
+    column_of,
     drawn_values,
-    instance_scores,
 )
 from ..tasks import of_chance
-from .scale import ColourLimits, bag_limits, flatness, seen, too_low, value_range
+from .scale import ColourLimits, bag_limits, flatness, range_text, too_low, value_range
 
-DOUBTS, VARIANCES = ("probability", "doubt"), ("variance", "within", "between")
-"""Rows of `KINDS` that a map shows beside the score: by default, and on request."""
+DOUBTS = ("probability", "doubt")
+"""Rows of `KINDS` that a map shows beside the score by default."""
+VARIANCES = ("variance", "within", "between")
+"""Rows of `KINDS` that a map shows beside the score on request."""
+VARIANCE_PARTS = ("within", "between")
 Values = Float[np.ndarray, " n"]
 NO_VARIANCE = "no variance: this model gives one value per patch (Dirac)"
 SHOWN_KINDS: dict[str, MapScore] = {
@@ -49,60 +53,10 @@ UNITS = {"contribution": "logit", "probability": "", "grade": ""}
 """Units of scores that are not of evidence."""
 
 
-def _known(p: Prediction) -> np.ndarray | None:
-    labels = p.instance_labels
-    return None if labels is None else np.where(labels < 0, np.nan, labels > 0)
-
-
-def _wrong(p: Prediction) -> np.ndarray | None:
-    known = _known(p)
-    if known is None:
-        return None
-    return np.where(np.isnan(known), np.nan, (instance_scores(p) > 0) != (known > 0))
-
-
-def _some(values: np.ndarray | None) -> np.ndarray | None:
-    return values if values is not None and values.any() else None
-
-
-def _doubt(p: Prediction) -> np.ndarray | None:
-    """Return P(wrong), by class where there is one score for each; None where nothing states it."""
-    if p.attention_mean.ndim == 1:
-        return doubt(p)
-    columns = [doubt(of_class(p, c)) for c in range(p.attention_mean.shape[1])]
-    known = [column for column in columns if column is not None]
-    return np.stack(known, axis=1) if len(known) == len(columns) else None
-
-
-def of_class(p: Prediction, column: int) -> Prediction:
-    """Return a prediction with one score per instance: that of one of several classes."""
-    names = (
-        "attention_mean",
-        "attention_variance",
-        "instance_probability",
-        "probability_positive",
-        "weight_above_uniform",
-    )
-    arrays = {name: getattr(p, name) for name in names}
-    columns = {k: column_of(v, column) for k, v in arrays.items() if v is not None}
-    return replace(p, **columns)
-
-
-def _score(name: MapScore) -> Callable[[Prediction], np.ndarray | None]:
-    return lambda p: drawn_values(p, name) if name in available_scores(p) else None
-
-
-def _deviation(p: Prediction) -> np.ndarray | None:
-    variance = _some(p.attention_variance)
-    return None if variance is None else np.sqrt(variance)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What is always true of a quantity."""
+    """How a quantity is shown, whatever the bag."""
 
-    of: Callable[[Prediction], np.ndarray | None]
-    """Values of a prediction, (n,) or (n, classes); None if it has none."""
     colours: Colormap
     signed: bool = False
     """Whether the sign has a meaning, so that the colours are centred at 0."""
@@ -118,35 +72,32 @@ class Kind:
 # they can sky blue and vermillion of Okabe and Ito
 _RED_BLUE = colormaps[SIGNED_COLOURS]
 _LABELS = ListedColormap(["#56B4E9", "#D55E00"])
+_CALLS = ListedColormap(["#ffffff", "#000000"])
 # a score goes from pale yellow over orange to dark red: no value is grey, as the tissue below and
 # the background are, and high values are dark in grey print, too
 _SCORE = colormaps[SCORE_COLOURS]
 # doubt has half of the lightness range of a score and a paler hue, so that evidence draws the eye
 # where both are strong, and not doubt, which is largest at the border of the tissue
 _DOUBT = LinearSegmentedColormap.from_list("doubt", ["#f5f2fa", "#c6b5e1", "#8a70ba"])
+# brown and teal: a difference must not look like evidence for and against a class, and of the
+# diverging maps of matplotlib this one has the most equal lightness on both sides, for readers
+# with any colour vision (at most 6 of 100 apart; PuOr 24)
+_DIFFERENCE = colormaps["BrBG"]
 KINDS: dict[str, Kind] = {
-    "mean": Kind(of=lambda p: p.attention_mean, colours=_SCORE, relative=True),
-    "contribution": Kind(of=_score("contribution"), colours=_RED_BLUE, signed=True),
-    "evidence": Kind(of=_score("evidence"), colours=_RED_BLUE, signed=True),
-    "probability": Kind(of=_score("probability"), colours=_SCORE, limits=(0.0, 1.0)),
-    "weight": Kind(of=lambda p: _some(p.weight_mean), colours=_SCORE, relative=True),
-    "variance": Kind(of=lambda p: _some(p.attention_variance), colours=_DOUBT, relative=True),
-    "within": Kind(of=lambda p: p.variance_within, colours=_DOUBT, relative=True),
-    "between": Kind(of=lambda p: p.variance_between, colours=_DOUBT, relative=True),
-    "deviation": Kind(of=_deviation, colours=_DOUBT, relative=True),
-    "doubt": Kind(of=_doubt, colours=_DOUBT, limits=(0.0, 0.5)),
-    "labels": Kind(
-        of=_known, colours=_LABELS, limits=(0.0, 1.0), words=("negative", "positive")
-    ),
-    "calls": Kind(
-        of=_wrong, colours=ListedColormap(["#ffffff", "#000000"]), limits=(0.0, 1.0),
-        words=("right", "wrong"),
-    ),
-    # brown and teal: a difference must not look like evidence for and against a class, and of the
-    # diverging maps of matplotlib this one has the most equal lightness on both sides, for readers
-    # with any colour vision (at most 6 of 100 apart; PuOr 24)
-    "difference": Kind(of=lambda p: None, colours=colormaps["BrBG"], signed=True),
-}  # fmt: skip
+    "mean": Kind(colours=_SCORE, relative=True),
+    "contribution": Kind(colours=_RED_BLUE, signed=True),
+    "evidence": Kind(colours=_RED_BLUE, signed=True),
+    "probability": Kind(colours=_SCORE, limits=(0.0, 1.0)),
+    "weight": Kind(colours=_SCORE, relative=True),
+    "variance": Kind(colours=_DOUBT, relative=True),
+    "within": Kind(colours=_DOUBT, relative=True),
+    "between": Kind(colours=_DOUBT, relative=True),
+    "deviation": Kind(colours=_DOUBT, relative=True),
+    "doubt": Kind(colours=_DOUBT, limits=(0.0, 0.5)),
+    "labels": Kind(colours=_LABELS, limits=(0.0, 1.0), words=("negative", "positive")),
+    "calls": Kind(colours=_CALLS, limits=(0.0, 1.0), words=("right", "wrong")),
+    "difference": Kind(colours=_DIFFERENCE, signed=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +118,8 @@ class Quantity:
     """Why there are no values."""
     flat: str = ""
     """Why all values have the same colour; empty if they do not."""
+    column: int = 0
+    """Index of the class in a map of several classes."""
     class_name: str = ""
     """The class whose values they are, where there are several."""
 
@@ -177,7 +130,7 @@ class Quantity:
 
     @property
     def kind(self) -> Kind:
-        """What is always true of it."""
+        """How it is shown, whatever the bag."""
         return KINDS[self.key]
 
     @property
@@ -198,10 +151,25 @@ class Quantity:
         return np.rint(np.asarray(rgba)[:, :3] * 255).astype(np.uint8)
 
 
+def drawable_values(p: Prediction, key: str) -> np.ndarray | None:
+    """Return the values of a row of `KINDS` as maps show them, (n,) or (n, classes).
+
+    None if the prediction has none. Scores of several classes are relative to the mean over the
+    classes, see `drawn_values`.
+    """
+    if key in ("contribution", "evidence", "probability"):
+        return drawn_values(p, key) if key in available_scores(p) else None
+    values = INSTANCE_QUANTITIES[key](p)
+    # a bag without positive scores has the weights 0, of which there is nothing to see
+    if key == "weight" and values is not None and not values.any():
+        return None
+    return values
+
+
 def value_of(
     p: Prediction, key: str, *, name: str, column: int = 0, unit: str = "", absent: str = ""
 ) -> Quantity:
-    """Return one class of a quantity of the table, with the colours of its own range.
+    """Return one class of a quantity, with the colours of its own range.
 
     Args:
         p: The bag's prediction.
@@ -211,11 +179,11 @@ def value_of(
         unit: Unit of the values.
         absent: Reason to state if the prediction has no such values.
     """
-    found = KINDS[key].of(p)
-    if found is None:
+    values = drawable_values(p, key)
+    if values is None:
         none = np.full(len(p.attention_mean), np.nan)
         return Quantity(key=key, name=name, unit=unit, values=none, absent=absent)
-    return quantity(key, np.asarray(column_of(found, column)), name=name, unit=unit)
+    return quantity(key, np.asarray(column_of(values, column)), name=name, unit=unit)
 
 
 def quantity(key: str, values: Values, *, name: str, unit: str = "") -> Quantity:
@@ -227,15 +195,9 @@ def quantity(key: str, values: Values, *, name: str, unit: str = "") -> Quantity
 
 
 def _centred(key: str, limits: tuple[float, float]) -> tuple[float, float]:
+    """Return the limits, as far from 0 on both sides if the sign has a meaning."""
     largest = max(abs(v) for v in limits) or 1.0
     return (-largest, largest) if KINDS[key].signed else limits
-
-
-def column_of(values: np.ndarray, column: int) -> np.ndarray:
-    """Return one class of a per-instance array, (n,) or (n, classes)."""
-    if values.ndim == 1:
-        return values
-    return values[:, column if column < values.shape[1] else -1]
 
 
 def class_names(p: Prediction, columns: int, classes: Sequence[str] = ()) -> list[str]:
@@ -276,54 +238,24 @@ def quantities(
         also: The rows that are shown beside the score.
         column: The class; None: all of them.
     """
-    width = columns_of(p)
-    unit = unit_of(p)
     span = limits or bag_limits(p)
     # σ² stands beside the model's own mean only
     name = score_name(p) if p.score_kind in SHOWN_KINDS else f"{score_name(p)} μ"
-    score = _Shown(key_of(p), name, p.attention_mean, unit)
-    shown = [score, *_beside_score(p, also)]
-    classes = column_titles(p) if width > 1 else [""]
-    for c, class_name in enumerate(classes):
+    score = _Row(key_of(p), name, p.attention_mean, unit_of(p))
+    rows = [score, *_beside_score(p, also)]
+    titles = column_titles(p) if columns_of(p) > 1 else [""]
+    for c, class_name in enumerate(titles):
         if column not in (None, c):
             continue
-        for row in shown:
-            ends = KINDS[row.key].limits
-            # parts of a variance have the colours of their own range: in that of the sum, both
-            # would be dark
-            is_part = row.key in ("within", "between")
-            has_own_scale = limits is None or is_part
-            values = np.asarray(column_of(row.values, c), np.float64)
-            if is_part:
-                among = value_range(row.values)
-            else:
-                among = span.variance if row.none else span.mean
-            q = Quantity(
-                key=row.key,
-                name=row.name,
-                class_name=class_name,
-                unit=row.unit,
-                values=values,
-                limits=ends or _centred(row.key, among),
-                absent="" if row.values.any() else row.none,
-            )
-            if has_own_scale:
-                q = flattened(q, logits=p.score_kind == "logit")
-            elif ends is None and KINDS[row.key].signed:
-                q = replace(q, flat=too_low(values, q.limits))
-            yield replace(q, note=_reach(q, has_own_scale=has_own_scale))
-        known = _known(p)
-        if known is not None:
-            positive = int(np.nansum(known))
-            yield Quantity(
-                key="labels",
-                name=f"instance labels: {positive:,} of {len(known):,} positive",
-                values=known,
-                note="true labels, never used in training",
-            )
+        for row in rows:
+            q = _of_class(p, row, c, span=span, is_fixed=limits is not None)
+            yield replace(q, class_name=class_name)
+        labels = _labels(p, c)
+        if labels is not None:
+            yield labels
 
 
-class _Shown(NamedTuple):
+class _Row(NamedTuple):
     """A row of `KINDS` that a map shows, for all classes."""
 
     key: str
@@ -331,10 +263,55 @@ class _Shown(NamedTuple):
     values: np.ndarray
     unit: str = ""
     none: str = ""
-    """The reason to state if all values are 0."""
+    """The reason to state if all values are 0; only variances have one."""
 
 
-def _beside_score(p: Prediction, also: Sequence[str]) -> Iterator[_Shown]:
+def _of_class(
+    p: Prediction, row: _Row, column: int, *, span: ColourLimits, is_fixed: bool
+) -> Quantity:
+    """Return one class of a row; `is_fixed` tells whether `span` is the scale of all bags."""
+    values = np.asarray(column_of(row.values, column), np.float64)
+    # parts of a variance have the colours of their own range: in that of the sum, both would be
+    # dark
+    is_part = row.key in VARIANCE_PARTS
+    if is_part:
+        row_range = value_range(row.values)
+    else:
+        row_range = span.variance if row.none else span.mean
+    fixed_limits = KINDS[row.key].limits
+    q = Quantity(
+        key=row.key,
+        name=row.name,
+        unit=row.unit,
+        values=values,
+        limits=fixed_limits or _centred(row.key, row_range),
+        absent="" if row.values.any() else row.none,
+        column=column,
+    )
+    has_own_scale = is_part or not is_fixed
+    if has_own_scale:
+        q = flattened(q, logits=p.score_kind == "logit")
+    elif fixed_limits is None and KINDS[row.key].signed:
+        q = replace(q, flat=too_low(values, q.limits))
+    return replace(q, note=_reach(q, has_own_scale=has_own_scale))
+
+
+def _labels(p: Prediction, column: int) -> Quantity | None:
+    """Return the labels, which stand beside each class; None if there are none."""
+    values = drawable_values(p, "labels")
+    if values is None:
+        return None
+    positive = int(np.nansum(values))
+    return Quantity(
+        key="labels",
+        name=f"instance labels: {positive:,} of {len(values):,} positive",
+        values=values,
+        note="true labels, never used in training",
+        column=column,
+    )
+
+
+def _beside_score(p: Prediction, also: Sequence[str]) -> Iterator[_Row]:
     """Yield what there is of these rows; of a score that is not the model's, the probability."""
     unit = f"{unit_of(p)}²"
     score = score_word(p)
@@ -347,16 +324,19 @@ def _beside_score(p: Prediction, also: Sequence[str]) -> Iterator[_Shown]:
     }
     is_own = p.score_kind not in SHOWN_KINDS
     for key in also:
-        values = p.attention_variance if key == "variance" else KINDS[key].of(p)
-        if key != key_of(p) and values is not None and (is_own or key == "probability"):
+        if key == key_of(p) or not (is_own or key == "probability"):
+            continue
+        # a variance that is 0 everywhere has a panel, which states the reason
+        values = p.attention_variance if key == "variance" else drawable_values(p, key)
+        if values is not None:
             name, unit_of_row, none = words[key]
-            yield _Shown(key, name, values, unit_of_row, none)
+            yield _Row(key, name, values, unit_of_row, none)
 
 
 def _reach(q: Quantity, *, has_own_scale: bool) -> str:
     """Say what the colours span, and how much of that the values of this bag reach."""
     ends = q.kind.limits
-    reach = seen(q.values, of_chance if ends else None)
+    reach = range_text(q.values, of_chance if ends else None)
     if q.flat:
         return f"{q.flat} ({reach})"
     if ends:

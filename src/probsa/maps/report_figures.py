@@ -23,10 +23,17 @@ DPI = 200
 TEXT = 8
 MAIN = "#0072B2"
 COLOURS = {
-    "doubt": MAIN, "flip": "#D55E00", "spread": "#009E73", "variance": "#009E73",
-    "ood": "#E69F00", "margin": "#000000", "least_first": MAIN, "most_first": "#E69F00",
-    "least_first_random": "#7a7a7a", "most_first_random": "#7a7a7a",
-}  # fmt: skip
+    "doubt": MAIN,
+    "flip": "#D55E00",
+    "spread": "#009E73",
+    "variance": "#009E73",
+    "ood": "#E69F00",
+    "margin": "#000000",
+    "least_first": MAIN,
+    "most_first": "#E69F00",
+    "least_first_random": "#7a7a7a",
+    "most_first_random": "#7a7a7a",
+}
 """Colours of Okabe and Ito by what a line is of; null rivals are black and grey."""
 OTHERS = ("#CC79A7", "#56B4E9", *dict.fromkeys(COLOURS.values()))
 """Colours of lines that have none of their own, in this order."""
@@ -61,24 +68,26 @@ def draw_panels(panels: Sequence[Panel]) -> Figure:
 
 def _entries(panel: Panel) -> int:
     """Return how many lines the legend of a panel has."""
-    labels = [line.label for line in panel.lines]
-    if not any(labels):
+    labelled = sum(1 for line in panel.lines if line.label)
+    if labelled == 0:
         return 0
-    return sum(map(bool, labels)) + (panel.between is not None) + (panel.level is not None)
+    return labelled + (panel.between is not None) + (panel.level is not None)
 
 
 def line_looks(panel: Panel) -> list[tuple[str, str]]:
     """Return the colour and the marker of each line of a panel, no two with a label alike."""
-    own = {COLOURS[line.name] for line in panel.lines if line.name in COLOURS}
-    free = [colour for colour in OTHERS if colour not in own]
+    reserved = {COLOURS[line.name] for line in panel.lines if line.name in COLOURS}
+    free = [colour for colour in OTHERS if colour not in reserved]
     looks: list[tuple[str, str]] = []
-    labelled: set[str] = set()
+    labelled_colours: set[str] = set()
     for k, line in enumerate(panel.lines):
-        colour = COLOURS.get(line.name, MAIN if len(panel.lines) == 1 else None)
-        if colour is None or (line.label and colour in labelled):
+        colour = COLOURS.get(line.name)
+        if colour is None and len(panel.lines) == 1:
+            colour = MAIN
+        if colour is None or (line.label and colour in labelled_colours):
             colour = free.pop(0) if free else MAIN
         if line.label:
-            labelled.add(colour)
+            labelled_colours.add(colour)
         looks.append((colour, MARKERS[k % len(MARKERS)]))
     return looks
 
@@ -89,9 +98,10 @@ def _draw(ax: Axes, panel: Panel) -> None:
         ax.plot(panel.xlim, panel.xlim, color="#b0b0b0", lw=0.8, zorder=1)
         ax.set_aspect("equal")
     if panel.between is not None:
-        one, other, label = panel.between
-        low, high = lines[one].y, lines[other].y
-        ax.fill_between(lines[one].x, low, high, color=MAIN, alpha=0.12, lw=0, label=label)
+        lower, upper, label = panel.between
+        low = lines[lower].y
+        high = lines[upper].y
+        ax.fill_between(lines[lower].x, low, high, color=MAIN, alpha=0.12, lw=0, label=label)
     for line, (colour, marker) in zip(panel.lines, line_looks(panel), strict=True):
         _line(ax, line, colour=colour, marker=marker)
     if panel.level is not None:
@@ -99,7 +109,8 @@ def _draw(ax: Axes, panel: Panel) -> None:
         ax.axhline(height, color="#b0b0b0", lw=1, label=label)
     if panel.ylim is None:
         heights = [float(np.max(line.y)) for line in panel.lines]
-        heights += [panel.level[0]] if panel.level is not None else []
+        if panel.level is not None:
+            heights.append(panel.level[0])
         ax.set_ylim(0, 1.15 * max(heights))
     else:
         margin = 0.03 * (panel.ylim[1] - panel.ylim[0])
@@ -110,8 +121,13 @@ def _draw(ax: Axes, panel: Panel) -> None:
     ax.set_ylabel(panel.y, fontsize=TEXT)
     ax.set_title(panel.title, fontsize=TEXT, loc="left")
     if any(line.label for line in panel.lines):
-        place = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.16), "handlelength": 3.5}
-        ax.legend(fontsize=TEXT, frameon=False, **place)
+        ax.legend(
+            fontsize=TEXT,
+            frameon=False,
+            loc="upper left",
+            bbox_to_anchor=(-0.1, -0.16),
+            handlelength=3.5,
+        )
     ax.tick_params(labelsize=TEXT, length=2.5, width=0.6)
     for side, spine in ax.spines.items():
         spine.set_linewidth(0.6)
@@ -119,21 +135,31 @@ def _draw(ax: Axes, panel: Panel) -> None:
 
 
 def _line(ax: Axes, line: Line, *, colour: str, marker: str) -> None:
-    limits = None
-    if line.low is not None and line.high is not None:  # nan where there is no interval
-        limits = np.array(line.low, np.float64), np.array(line.high, np.float64)
+    """Draw a line, or points, with their intervals."""
+    low = high = None
+    if line.low is not None and line.high is not None:
+        # a limit of None, where there is no interval, becomes nan, which is not drawn
+        low = np.array(line.low, np.float64)
+        high = np.array(line.high, np.float64)
     if line.style == "points":
-        style = {"color": "#d0d0d0", "lw": 5, "zorder": 0}
-        if limits is not None:
-            style = style if line.name == "band" else {"color": MAIN, "lw": 1}
-            ax.vlines(line.x, *limits, **style)
+        if low is not None and line.name == "band":
+            ax.vlines(line.x, low, high, color="#d0d0d0", lw=5, zorder=0)
+        elif low is not None:
+            ax.vlines(line.x, low, high, color=MAIN, lw=1)
         ax.plot(line.x, line.y, color=MAIN, marker="o", ms=3.5, lw=0.8)
         return
-    if limits is not None:
-        ax.fill_between(line.x, *limits, color=colour, alpha=0.12, lw=0)
-    width = 2.2 if line.style == "main" else 1.1
-    dash = "--" if line.style == "null" else "-"
+    if low is not None:
+        ax.fill_between(line.x, low, high, color=colour, alpha=0.12, lw=0)
     ax.plot(
-        line.x, line.y, color=colour, lw=width, ls=dash, label=line.label, marker=marker, ms=4.5,
-        markevery=max(1, len(line.x) // 5), mec="white", mew=0.5,
-    )  # fmt: skip
+        line.x,
+        line.y,
+        color=colour,
+        lw=2.2 if line.style == "main" else 1.1,
+        ls="--" if line.style == "null" else "-",
+        label=line.label,
+        marker=marker,
+        ms=4.5,
+        markevery=max(1, len(line.x) // 5),
+        mec="white",
+        mew=0.5,
+    )

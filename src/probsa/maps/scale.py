@@ -33,8 +33,8 @@ def bag_limits(p: Prediction) -> ColourLimits:
     Raises:
         BagError: No value is finite.
     """
-    for name in ("mean", "variance"):
-        if not np.isfinite(getattr(p, f"attention_{name}")).any():
+    for name, values in (("mean", p.attention_mean), ("variance", p.attention_variance)):
+        if not np.isfinite(values).any():
             raise BagError(f"bag {p.name!r}: its attention {name} has no finite value")
     return ColourLimits(
         mean=value_range(p.attention_mean), variance=value_range(p.attention_variance)
@@ -50,7 +50,8 @@ def common_limits(predictions: Iterable[Prediction]) -> ColourLimits:
     Raises:
         BagError: There are no bags, or none has a finite value.
     """
-    means, variances = [], []
+    means: list[np.ndarray] = []
+    variances: list[np.ndarray] = []
     for p in predictions:
         means.append(p.attention_mean.ravel())
         if p.attention_variance.any():
@@ -70,8 +71,10 @@ def value_range(values: np.ndarray, *, tails: Range = (0.0, 1.0)) -> Range:
     If they are equal, the colours still need a range: it is centred at the only value.
     """
     values = np.asarray(values, np.float64)
-    low, high = (float(v) for v in np.quantile(values[np.isfinite(values)], tails))
-    half = 0.0 if low < high else abs(low) / 2 or 0.5
+    low, high = np.quantile(values[np.isfinite(values)], tails).tolist()
+    half = 0.0
+    if low >= high:
+        half = abs(low) / 2 or 0.5
     return low - half, high + half
 
 
@@ -88,27 +91,36 @@ def flatness(values: Float[np.ndarray, " n"], *, logits: bool = False) -> str:
     finite = values[np.isfinite(values)]
     if len(finite) < 2:
         return ""
-    span, largest = float(np.ptp(finite)), float(np.abs(finite).max())
-    share = -np.expm1(-span) if logits else span / largest if largest else 0.0
-    what = "weights" if logits else "values"
+    span = float(np.ptp(finite))
+    largest = float(np.abs(finite).max())
+    if logits:
+        # the lowest weight is exp(−span) times the highest
+        share = -np.expm1(-span)
+    else:
+        share = span / largest if largest else 0.0
     if share >= FLAT:
         return ""
-    return f"flat: {what} differ by {100 * share:.2g} %" if span else "flat: all values are equal"
+    if not span:
+        return "flat: all values are equal"
+    return f"flat: {'weights' if logits else 'values'} differ by {100 * share:.2g} %"
 
 
 def too_low(values: Float[np.ndarray, " n"], limits: Range) -> str:
     """Return that values hardly reach into a scale centred at 0; an empty string if they do."""
     share = float(np.nanmax(np.abs(values))) / max(abs(v) for v in limits)
-    return f"flat: values reach {100 * share:.2g} % of the scale" if share < REACH else ""
+    if share >= REACH:
+        return ""
+    return f"flat: values reach {100 * share:.2g} % of the scale"
 
 
-def seen(values: Float[np.ndarray, " n"], form: Callable[[float], str] | None = None) -> str:
+def range_text(values: Float[np.ndarray, " n"], form: Callable[[float], str] | None = None) -> str:
     """Say how much there is to see: the range of the finite values, as numbers or in a form."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return "no finite value"
-    ends = float(finite.min()), float(finite.max())
-    low, high = map(form, ends) if form else numbers(*ends)
+    smallest = float(finite.min())
+    largest = float(finite.max())
+    low, high = (form(smallest), form(largest)) if form else numbers(smallest, largest)
     return low if low == high else f"{low} to {high}"
 
 

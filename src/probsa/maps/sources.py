@@ -17,7 +17,7 @@ from ..patches import Patches
 from ..slides import Box, Scan, Slide, resolution_of
 from .draw import draw_map
 from .layout import Layout, squares
-from .picture import ALPHA, blend, save_figure, slide_canvas
+from .picture import ALPHA, Title, blend, save_figure, slide_canvas
 from .quantities import DOUBTS, columns_of, quantities
 from .scale import ColourLimits
 from .strips import draw_strip
@@ -68,9 +68,11 @@ class CohortSources:
         self.folder = Path(folder)
         self._mpp = mpp
         self._sets = tuple(WorkFolder(self.folder).sets().values())
-        if self._sets:
-            self._records = {r.name: r for s in self._sets for r in s.records()}
-        else:
+        self._records: dict[str, Record] = {}
+        for patch_set in self._sets:
+            for record in patch_set.records():
+                self._records[record.name] = record
+        if not self._sets:
             self._records = inputs_by_name(self.folder)
 
     def record(self, p: Prediction) -> Record:
@@ -79,32 +81,42 @@ class CohortSources:
         Raises:
             InputError: There is no slide or scan of that name.
         """
-        listed = self._records.get(p.name)
-        if listed is None:
-            raise InputError(self._why_missing(p))
+        record = self._records.get(p.name)
+        if record is None:
+            raise InputError(self._describe_missing(p))
         found = self._set_of(p)
-        record = (found and Record.read(found[0].record("patch", p.name))) or listed
+        if found is not None:
+            # the bag's patches were cut from this one, whatever else has the name
+            patch_set, _ = found
+            record = Record.read(patch_set.record("patch", p.name)) or record
         if isinstance(self._mpp, Mapping):
             mpp = resolution_of(self._mpp, p.name, Path(record.source).name)
             return record if mpp is None else replace(record, mpp=mpp)
         return record if record.mpp is not None else replace(record, mpp=self._mpp)
 
-    def _why_missing(self, p: Prediction) -> str:
+    def _describe_missing(self, p: Prediction) -> str:
         """Say that there is no slide or scan of the bag's name, and what there is."""
-        is_scan = p.kind == "ct"
-        wanted = "scan" if is_scan else "slide"
-        records = self._records.values()
-        of_kind = {r.name for r in records if (r.kind == "ct") == is_scan}
-        others = {r.name for r in records} - of_kind
-        missing = f"{self.folder} has no {wanted} named {p.name!r}"
-        if not of_kind:
-            held = counted(len(others), "slide" if is_scan else "scan")
-            readable = "DICOM series or NIfTI files, not pictures" if is_scan else "images"
-            return f"{missing}: it has {held} and no {wanted}; {wanted}s are {readable}"
+        if p.kind == "ct":
+            kind = "scan"
+            other_kind = "slide"
+            readable = "DICOM series or NIfTI files, not pictures"
+        else:
+            kind = "slide"
+            other_kind = "scan"
+            readable = "images"
+        names: set[str] = set()
+        other_names: set[str] = set()
+        for record in self._records.values():
+            is_same_kind = (record.kind == "ct") == (p.kind == "ct")
+            (names if is_same_kind else other_names).add(record.name)
+        missing = f"{self.folder} has no {kind} named {p.name!r}"
+        if not names:
+            others = counted(len(other_names - names), other_kind)
+            return f"{missing}: it has {others} and no {kind}; {kind}s are {readable}"
         # another number is another patient, however similar the name
         numbers = _numbers(p.name)
-        alike = [name for name in of_kind if _numbers(name) == numbers]
-        return f"{missing}.{hint(p.name, alike)} It has {counted(len(of_kind), f'other {wanted}')}"
+        alike = [name for name in names if _numbers(name) == numbers]
+        return f"{missing}.{hint(p.name, alike)} It has {counted(len(names), f'other {kind}')}"
 
     def open(self, p: Prediction) -> Slide | Scan:
         """Return the bag's slide, open for reading, or its scan.
@@ -117,8 +129,8 @@ class CohortSources:
 
     def is_at_hand(self, p: Prediction) -> bool:
         """Return whether the file of the bag's slide or scan is listed and where it was."""
-        listed = self._records.get(p.name)
-        return listed is not None and Path(listed.source).exists()
+        record = self._records.get(p.name)
+        return record is not None and Path(record.source).exists()
 
     def patches(self, p: Prediction) -> Patches | None:
         """Return how the bag's patches were cut, or None without a work folder."""
@@ -135,8 +147,9 @@ class CohortSources:
                 patches = read_coordinates(patch_set.patches_file(p.name)).patches()
             except BagError:
                 continue
-            both = np.concatenate([np.unique(patches.coords, axis=0), corners])
-            if len(np.unique(both, axis=0)) == len(both) - len(corners):
+            patch_corners = np.unique(patches.coords, axis=0)
+            union = np.unique(np.concatenate([patch_corners, corners]), axis=0)
+            if len(union) == len(patch_corners):
                 return patch_set, patches
         return None
 
@@ -154,9 +167,9 @@ def sources_of_features(features: Path | str) -> CohortSources | None:
     """
     folder = Path(features).absolute()
     for work in (folder, *folder.parents[:2]):
-        sets = WorkFolder(work).sets().values()
-        if any(True for patch_set in sets for _ in patch_set.records()):
-            return CohortSources(work)
+        for patch_set in WorkFolder(work).sets().values():
+            if any(True for _ in patch_set.records()):
+                return CohortSources(work)
     return None
 
 
@@ -192,7 +205,7 @@ def draw_over(
     *,
     sources: Sources,
     how: OverlaySettings,
-    title: str | None = None,
+    title: Title | str | None = None,
     caption: str = "",
     limits: ColourLimits | None = None,
     also: Sequence[str] = DOUBTS,
@@ -201,11 +214,11 @@ def draw_over(
 
     Return what could not be shown; empty if everything is shown.
     """
-    said = {"title": title, "caption": caption, "limits": limits, "also": also}
+    page = {"title": title, "caption": caption, "limits": limits, "also": also}
     source = sources.open(p)
     path = named_file(out, p.name, ".png")
     if isinstance(source, Scan):
-        save_figure(draw_strip(p, source, **said), path)
+        save_figure(draw_strip(p, source, **page), path)
         return ""
     with source as slide:
         patches = checked_squares(p, slide, sources=sources)
@@ -213,15 +226,14 @@ def draw_over(
         fine = chosen_scale(box, longest=how.longest, resolution=how.resolution, mpp=slide.mpp)
         coarse = max(fine, max(box[2] - box[0], box[3] - box[1]) / LONGEST_PANEL)
         picture = slide.region(box, scale=coarse)
-        save_figure(draw_map(p, over=(picture, patches), alpha=how.alpha, **said), path)
+        save_figure(draw_map(p, over=(picture, patches), alpha=how.alpha, **page), path)
         if how.overlays:
-            picture = picture if fine == coarse else slide.region(box, scale=fine)
+            if fine != coarse:
+                picture = slide.region(box, scale=fine)
             canvas = slide_canvas(picture, patches, alpha=how.alpha)
-            classes = columns_of(p)
-            found = [q for q in quantities(p, limits, also=also) if q.key != "labels"]
-            for k, q in enumerate(found):
-                suffix = f"_class{k * classes // len(found)}" if classes > 1 else ""
-                if not q.absent:
+            for q in quantities(p, limits, also=also):
+                if q.key != "labels" and not q.absent:
+                    suffix = f"_class{q.column}" if columns_of(p) > 1 else ""
                     with replacing(named_file(out, p.name, f"_{q.key}{suffix}.png")) as file:
                         Image.fromarray(blend(canvas, q)).save(file, format="png")
     if picture.undecoded:
@@ -236,23 +248,25 @@ def checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Layout:
         InputError: The patches do not lie in the slide, or were cut from another file.
     """
     patches = sources.patches(p)
-    located = squares(p, side=None if patches is None else patches.size_level0)
-    low, high, size = located.corners.min(0), located.corners.max(0), slide.size
+    layout = squares(p, side=None if patches is None else patches.size_level0)
+    low = layout.corners.min(0)
+    high = layout.corners.max(0)
+    width, height = slide.size
     # each patch begins on the slide; padded patches may reach beyond its edge
-    if (low <= -located.side).any() or (high >= np.array(size)).any():
+    if (low <= -layout.side).any() or (high >= np.array(slide.size)).any():
         raise InputError(
             f"the patches of {p.name!r} begin at x {low[0]:,.0f} to {high[0]:,.0f}, y "
-            f"{low[1]:,.0f} to {high[1]:,.0f}, but {slide.path} is {size[0]:,} × {size[1]:,} "
+            f"{low[1]:,.0f} to {high[1]:,.0f}, but {slide.path} is {width:,} × {height:,} "
             "pixels at level 0: it is another slide, or the coordinates are of another scan or "
             "level"
         )
     if patches is not None and tuple(patches.slide_size) != slide.size:
-        width, height = patches.slide_size
+        cut_width, cut_height = patches.slide_size
         raise InputError(
-            f"the patches of {p.name!r} were cut from a slide of {width:,} × {height:,} pixels, "
-            f"but {slide.path} has {slide.size[0]:,} × {slide.size[1]:,}: the file was replaced"
+            f"the patches of {p.name!r} were cut from a slide of {cut_width:,} × {cut_height:,} "
+            f"pixels, but {slide.path} has {width:,} × {height:,}: the file was replaced"
         )
-    return located
+    return layout
 
 
 def shown_box(patches: Layout, *, size: tuple[int, int]) -> Box:
@@ -260,7 +274,8 @@ def shown_box(patches: Layout, *, size: tuple[int, int]) -> Box:
 
     It is the patches with a margin, or the whole slide if they span much of it.
     """
-    low, high = patches.corners.min(0), patches.corners.max(0) + patches.side
+    low = patches.corners.min(0)
+    high = patches.corners.max(0) + patches.side
     span = high - low
     if span[0] * span[1] >= WHOLE_FROM * size[0] * size[1]:
         return (0.0, 0.0, float(size[0]), float(size[1]))
@@ -278,7 +293,9 @@ def chosen_scale(
     It follows from the longer side in pixels, smaller parts being enlarged by a whole number, or
     from a resolution in µm per pixel, never finer than the slide with its `mpp`.
     """
-    width, height = box[2] - box[0], box[3] - box[1]
+    left, top, right, bottom = box
+    width = right - left
+    height = bottom - top
     if resolution is None:
         scale = max(width, height) / longest
         if scale < 1:
@@ -292,10 +309,12 @@ def chosen_scale(
         scale = max(1.0, resolution / mpp)
     pixels = width * height / scale**2
     if pixels > MOST_PIXELS:
-        coarsest_needed = scale * (pixels / MOST_PIXELS) ** 0.5
-        coarse = f", --resolution {coarsest_needed * mpp:.3g}" if mpp is not None else ""
+        finest_scale = scale * (pixels / MOST_PIXELS) ** 0.5
+        advice = f"--longest {int(max(width, height) / finest_scale)}"
+        if mpp is not None:
+            advice += f", --resolution {finest_scale * mpp:.3g}"
         raise InputError(
             f"a picture of {width / scale:,.0f} × {height / scale:,.0f} pixels is too large: give "
-            f"at most --longest {int(max(width, height) / coarsest_needed)}{coarse}"
+            f"at most {advice}"
         )
     return scale

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..evaluation import Prediction
 from ..slides import Scan, displayed_slice
 from .draw import heading
-from .picture import BAR, NORMAL, SMALL, draw_bar, finish, new_figure
+from .picture import BAR, NORMAL, SMALL, Title, draw_bar, finish, new_figure
 from .quantities import (
     DOUBTS,
     KINDS,
@@ -85,23 +85,25 @@ def match_slices(
     """
     if p.coords is None or p.coords.shape[-1] != 1:
         raise InputError(f"bag {p.name!r} has no positions of slices: {path} cannot be shown")
-    wanted = np.asarray(p.coords, np.float64)[:, 0]
+    instances = np.asarray(p.coords, np.float64)[:, 0]
     positions = np.asarray(positions, np.float64)
     order = np.argsort(positions, kind="stable")
-    between = (positions[order][1:] + positions[order][:-1]) / 2
-    matched = order[np.searchsorted(between, wanted)]
-    distance = np.abs(positions[matched] - wanted)
+    # the slice nearest to an instance is the one whose neighbourhood, which ends halfway to the
+    # next slice, holds it
+    boundaries = (positions[order][1:] + positions[order][:-1]) / 2
+    nearest = order[np.searchsorted(boundaries, instances)]
+    distance = np.abs(positions[nearest] - instances)
     if distance.max() > SAME_PLACE:
         k = int(distance.argmax())
         raise InputError(
-            f"bag {p.name!r} has a slice at {wanted[k]:g} mm, but {path} has none there (the "
-            f"nearest of its {len(positions)} lies at {positions[matched[k]]:g} mm): it is another "
+            f"bag {p.name!r} has a slice at {instances[k]:g} mm, but {path} has none there (the "
+            f"nearest of its {len(positions)} lies at {positions[nearest[k]]:g} mm): it is another "
             "series, or the bag's coordinates are numbers of slices and not positions"
         )
-    return matched
+    return nearest
 
 
-def selected(mean: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " shown"]:
+def select_rows(mean: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " shown"]:
     """Return the rows to show, by position: all, or those with the highest mean."""
     rows = np.arange(len(mean))
     if len(mean) > MOST:
@@ -127,29 +129,37 @@ def slice_tiles(
     """Return slices in the brain window, each above its colours and optionally framed."""
     rows, columns = scan.volume.shape[1:]
     aspect = rows * scan.spacing[0] / (columns * scan.spacing[1])
-    w, h = TILE, round(TILE * min(max(aspect, 0.5), 2.0))
+    width = TILE
+    height = round(TILE * min(max(aspect, 0.5), 2.0))
+    # a picture somewhat wider than high, with four to ten slices side by side
     across = min(len(slices), max(4, min(10, math.ceil(math.sqrt(1.6 * len(slices))))))
-    stride = np.array([w + GAP, h + SWATCH * len(swatches) + GAP])
-    shape = (math.ceil(len(slices) / across) * stride[1], max(across * stride[0], NARROWEST), 3)
+    down = math.ceil(len(slices) / across)
+    stride = np.array([width + GAP, height + SWATCH * len(swatches) + GAP])
+    shape = (down * stride[1], max(across * stride[0], NARROWEST), 3)
     image = np.full(shape, 255, np.uint8)
-    corners = np.stack(np.divmod(np.arange(len(slices)), across)[::-1], axis=1) * stride
-    for k, ((x, y), i) in enumerate(zip(corners.tolist(), slices, strict=True)):
-        pixels, frame = grey_slice(scan, i, (w, h))[..., None], 0
-        if frames is not None:
-            image[y : y + h, x : x + w], frame = frames[k], FRAME
-        inside = slice(frame, h - frame), slice(frame, w - frame)
-        image[y : y + h, x : x + w][inside] = pixels[inside]
-        for j, colour in enumerate(swatches):
-            top = y + h + j * SWATCH
-            image[top : top + SWATCH, x : x + w] = colour[k]
-    return Tiles(image, corners, (w, h))
+    row, column = np.divmod(np.arange(len(slices)), across)
+    corners = np.stack([column, row], axis=1) * stride
+    for k, i in enumerate(slices):
+        x, y = corners[k].tolist()
+        tile = image[y : y + height, x : x + width]
+        pixels = grey_slice(scan, i, (width, height))[..., None]
+        if frames is None:
+            tile[:] = pixels
+        else:
+            tile[:] = frames[k]
+            inside = np.s_[FRAME : height - FRAME, FRAME : width - FRAME]
+            tile[inside] = pixels[inside]
+        for j, colours in enumerate(swatches):
+            top = y + height + j * SWATCH
+            image[top : top + SWATCH, x : x + width] = colours[k]
+    return Tiles(image, corners, (width, height))
 
 
 def draw_strip(
     p: Prediction,
     scan: Scan,
     *,
-    title: str | None = None,
+    title: Title | str | None = None,
     caption: str = "",
     limits: ColourLimits | None = None,
     also: Sequence[str] = DOUBTS,
@@ -162,91 +172,93 @@ def draw_strip(
     slices = match_slices(p, scan.positions, path=scan.path)
     position = np.asarray(scan.positions, np.float64)[slices]
     column = p.of_task.column(p, columns_of(p), called=True)
-    of_class = {q.key: q for q in quantities(p, limits, also=also, column=column)}
-    labels = of_class.pop("labels", None)
-    shown = [q for q in of_class.values() if not q.absent]
-    rows = selected(shown[0].values, position)
+    by_key = {q.key: q for q in quantities(p, limits, also=also, column=column)}
+    labels = by_key.pop("labels", None)
+    drawn = [q for q in by_key.values() if not q.absent]
+    rows = select_rows(drawn[0].values, position)
     frames = None
     if labels is not None:  # frames of this colour; grey: unknown
-        known = np.isfinite(labels.values[rows])[:, None]
-        frames = np.where(known, labels.colours[rows], 128).astype(np.uint8)
+        is_known = np.isfinite(labels.values[rows])[:, None]
+        frames = np.where(is_known, labels.colours[rows], 128).astype(np.uint8)
     tiles = slice_tiles(
-        scan, slices[rows].tolist(), swatches=[q.colours[rows] for q in shown], frames=frames
+        scan, slices[rows].tolist(), swatches=[q.colours[rows] for q in drawn], frames=frames
     )
     height, width = np.array(tiles.image.shape[:2]) / DPI
-    figure = new_figure(width, height + BAR + PLOT_HEIGHT, dpi=DPI, rows=3, columns=len(shown))
-    grid = figure.add_gridspec(3, len(shown), height_ratios=(height, BAR, PLOT_HEIGHT))
+    figure = new_figure(width, height + BAR + PLOT_HEIGHT, dpi=DPI, rows=3, columns=len(drawn))
+    grid = figure.add_gridspec(3, len(drawn), height_ratios=(height, BAR, PLOT_HEIGHT))
     top = figure.add_subplot(grid[0, :], label="slices")
-    _draw_tiles(top, tiles, rows=rows, position=position, shown=shown)
-    for k, q in enumerate(shown):
+    _draw_tiles(top, tiles, rows=rows, position=position, drawn=drawn)
+    for k, q in enumerate(drawn):
         cax = figure.add_subplot(grid[1, k])
-        draw_bar(top, q, below=True, length=width / len(shown) - 0.4, across=1.0, cax=cax)
+        draw_bar(top, q, below=True, length=width / len(drawn) - 0.4, across=1.0, cax=cax)
         unit = f" ({q.unit})" if q.unit else ""
         cax.set_title(f"{q.name}{unit}", fontsize=SMALL, loc="left", pad=3)
     plot = figure.add_subplot(grid[2, :], label="values")
     _draw_values(plot, p, position, rows=rows)
-    first = heading(p) if title is None else title
-    share = (1.0, height / (height + BAR + PLOT_HEIGHT))
-    return finish(figure, top, (width, height), title=first, caption=caption, share=share)
+    return finish(
+        figure,
+        top,
+        (width, height),
+        title=heading(p) if title is None else title,
+        caption=caption,
+        share=(1.0, height / (height + BAR + PLOT_HEIGHT)),
+    )
 
 
 def _draw_tiles(
-    ax: Axes, tiles: Tiles, *, rows: np.ndarray, position: np.ndarray, shown: list[Quantity]
+    ax: Axes, tiles: Tiles, *, rows: np.ndarray, position: np.ndarray, drawn: list[Quantity]
 ) -> None:
+    """Draw the slices with their positions, below a title that says what is drawn of them."""
     height, width = tiles.image.shape[:2]
     ax.imshow(tiles.image, extent=(0, width, height, 0), interpolation="none", aspect="auto")
     ax.axis("off")
-    n, key = len(position), shown[0].key
-    subset = (
-        f"all {counted(n, 'slice')}"
-        if len(rows) == n
-        else f"the {len(rows)} of {n} with the highest {key}"
-    )
-    words = [f"{q.name} ({q.note})" for q in shown]
-    of_class = f" of {shown[0].class_name}" if shown[0].class_name else ""
-    text = (
-        f"{subset}, by position in mm; colours below each, from the top{of_class}: "
-        f"{', '.join(words)}"
-    )
+    n = len(position)
+    score = drawn[0]
+    subset = f"the {len(rows)} of {n} with the highest {score.key}"
+    if len(rows) == n:
+        subset = f"all {counted(n, 'slice')}"
+    words = ", ".join(f"{q.name} ({q.note})" for q in drawn)
+    of_class = f" of {score.class_name}" if score.class_name else ""
+    text = f"{subset}, by position in mm; colours below each, from the top{of_class}: {words}"
     ax.set_title(fill(text, int(width / DPI / 0.078)), fontsize=NORMAL, loc="left")
     for (x, y), row in zip(tiles.corners, rows, strict=True):
         ax.text(
-            x + FRAME + 4, y + FRAME + 3, f"{position[row]:.1f}".replace("-", "−"),
-            color="white", fontsize=SMALL, va="top",
+            x + FRAME + 4,
+            y + FRAME + 3,
+            f"{position[row]:.1f}".replace("-", "−"),
+            color="white",
+            fontsize=SMALL,
+            va="top",
             path_effects=[withStroke(linewidth=2, foreground="black")],  # bone is white as well
-        )  # fmt: skip
+        )
 
 
 def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndarray) -> None:
     """Plot mean ± std along the scan, and mark the positive slices."""
-    n, classes, key = len(position), columns_of(p), key_of(p)
-    names = column_titles(p)
+    n = len(position)
+    key = key_of(p)
+    names: Sequence[str] = column_titles(p)
+    is_single = columns_of(p) == 1
+    if is_single:
+        names = ["mean μ" if key == "mean" else key]
     order = np.argsort(position, kind="stable")
     x = position[order]
     if KINDS[key].signed:
         ax.axhline(0, color="0.6", lw=0.8, zorder=0)
-    for c, colour in zip(range(classes), CYCLE, strict=False):
+    # of more classes than there are colours, the first ones are drawn
+    for c, (name, colour) in enumerate(zip(names, CYCLE, strict=False)):
         mean = np.asarray(column_of(p.attention_mean, c), np.float64)[order]
         std = np.sqrt(np.asarray(column_of(p.attention_variance, c), np.float64)[order])
-        label = names[c] if classes > 1 else "mean μ" if key == "mean" else key
-        ax.plot(x, mean, color=colour, lw=1.2, marker=".", ms=4, label=label)
+        ax.plot(x, mean, color=colour, lw=1.2, marker=".", ms=4, label=name)
         if std.any():
-            band = {"color": colour, "alpha": 0.22, "lw": 0}
-            ax.fill_between(
-                x, mean - std, mean + std, label="μ ± σ" if classes == 1 else None, **band
-            )
-    marks = []
+            band = "μ ± σ" if is_single else None
+            ax.fill_between(x, mean - std, mean + std, label=band, color=colour, alpha=0.22, lw=0)
     if p.instance_labels is not None:
         positive = x[p.instance_labels[order] > 0]
         text = f"positive ({len(positive)} of {n}), orange frame"
-        marks.append((positive, 0.035, "s", "#D55E00", text))
+        _mark(ax, positive, height=0.035, marker="s", color="#D55E00", label=text)
     if len(rows) < n:
-        marks.append((position[rows], 0.965, "v", "0.35", "shown above"))
-    for at, height, marker, colour, label in marks:
-        ax.plot(
-            at, np.full(len(at), height), transform=ax.get_xaxis_transform(), ls="", marker=marker,
-            ms=4, color=colour, label=label,
-        )  # fmt: skip
+        _mark(ax, position[rows], height=0.965, marker="v", color="0.35", label="shown above")
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
     deviation = "" if p.score_kind in SHOWN_KINDS else ", ± σ"
     unit = f" ({unit_of(p)})" if unit_of(p) else ""
@@ -255,6 +267,18 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)
     ax.legend(
-        fontsize=SMALL, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=7, frameon=False,
-        borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
+        fontsize=SMALL,
+        loc="lower right",
+        bbox_to_anchor=(1, 1.0),
+        ncols=7,
+        frameon=False,
+        borderaxespad=0.2,
+        handlelength=1.4,
+        columnspacing=1.2,
+    )
+
+
+def _mark(ax: Axes, x: np.ndarray, *, height: float, **style: Any) -> None:
+    """Draw marks at these positions, at one height as a fraction of the plot's."""
+    heights = np.full(len(x), height)
+    ax.plot(x, heights, transform=ax.get_xaxis_transform(), ls="", ms=4, **style)

@@ -34,7 +34,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-SCRIPT, JPEG = "text/javascript; charset=utf-8", "image/jpeg"
+SCRIPT = "text/javascript; charset=utf-8"
+JPEG = "image/jpeg"
 
 
 def static_folder() -> Path:
@@ -60,20 +61,15 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         from starlette.middleware import Middleware
         from starlette.middleware.base import BaseHTTPMiddleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
-        from starlette.routing import Mount, Route
+        from starlette.routing import BaseRoute, Mount, Route
         from starlette.staticfiles import StaticFiles
     page = (static_folder() / "index.html").read_bytes()
-    routes = [
-        Route("/", _answer(lambda: page, "text/html; charset=utf-8")),
-        *(
-            Route(
-                "/data/" + address.replace("}", ":int}"),
-                _answer(partial(make, data), SCRIPT if address.endswith(".js") else JPEG),
-            )
-            for address, make in ADDRESSES.items()
-        ),
-        Mount("/static", StaticFiles(directory=static_folder())),
-    ]
+    routes: list[BaseRoute] = [Route("/", _answer(lambda: page, "text/html; charset=utf-8"))]
+    for address, make in ADDRESSES.items():
+        path = "/data/" + address.replace("}", ":int}")
+        kind = SCRIPT if address.endswith(".js") else JPEG
+        routes.append(Route(path, _answer(partial(make, data), kind)))
+    routes.append(Mount("/static", StaticFiles(directory=static_folder())))
     middleware = [
         Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS),
@@ -132,8 +128,8 @@ def _guard(token: str, *, cookie: str) -> Callable[["Request", Next], Awaitable[
     async def guard(request: "Request", following: Next) -> "Response":
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("Only GET and HEAD are allowed.", status_code=405)
-        given = request.query_params.get("token")
-        if given is not None and _same(given, token):
+        query_token = request.query_params.get("token")
+        if query_token is not None and _same(query_token, token):
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
             return response
@@ -146,8 +142,9 @@ def _guard(token: str, *, cookie: str) -> Callable[["Request", Next], Awaitable[
     return guard
 
 
-def _same(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode(), token.encode())
+def _same(text: str, token: str) -> bool:
+    """Compare in a time that does not tell how many characters are right."""
+    return secrets.compare_digest(text.encode(), token.encode())
 
 
 def _answer(make: Callable[..., bytes], kind: str) -> "Callable[[Request], Response]":

@@ -10,7 +10,7 @@ from ..errors import InputError, SlideError
 from ..maps import READ_ERRORS
 from .app import static_folder
 from .output import MARK, check_export
-from .pages import ADDRESSES, ViewData
+from .pages import ADDRESSES, LIMITS, OF_A_SLIDE, SLIDES, ViewData
 from .scripts import without_folders
 
 MAX_MPP = 2.0
@@ -82,19 +82,20 @@ def _write(
     failures = []
     for k, row in enumerate(data.rows):
         try:
-            # others could not be predicted, as the page says
-            for address, numbers in data.files(k) if row.name in data.table.bags else ():
-                try:
-                    write(address.format(**numbers), ADDRESSES[address](data, **numbers))
-                except SlideError:  # the page counts missing parts of a damaged slide
-                    if not address.startswith(("patch", "tiles")):
-                        raise
+            # the page says which bags could not be predicted: they have no files
+            if row.name in data.table.bags:
+                for address, numbers in data.files(k):
+                    try:
+                        write(address.format(**numbers), ADDRESSES[address](data, **numbers))
+                    except SlideError:  # the page counts missing parts of a damaged slide
+                        if address not in OF_A_SLIDE:
+                            raise
         except READ_ERRORS as error:
             failures.append((row.name, str(error)))
         if progress is not None:
             progress(k + 1, len(data.rows))
     if len(failures) < len(data.rows):
-        write("limits.js", data.limits_script())
+        write(LIMITS, data.limits_script())
     failed = {name: without_folders(reason) for name, reason in failures}
-    write("slides.js", data.slides_script(export=True, failed=failed))
+    write(SLIDES, data.slides_script(export=True, failed=failed))
     return failures

@@ -23,7 +23,9 @@ class Kept(Generic[Value]):
     def __init__(
         self, make: Callable[[int], Value], *, most: int, close: Callable[[Value], object] = id
     ) -> None:
-        self._make, self._most, self._close = make, most, close
+        self._make = make
+        self._most = most
+        self._close = close
         self._entries: dict[int, _Entry[Value]] = {}
         self._lock = threading.Lock()
 
@@ -51,6 +53,7 @@ class Kept(Generic[Value]):
             self._trim()
 
     def _trim(self) -> None:
+        """Release the values that were used longest ago, unless somebody uses them."""
         idle = [k for k, e in self._entries.items() if e.users == 0]
         for number in idle[: max(0, len(self._entries) - self._most)]:
             for value in self._entries.pop(number).values:

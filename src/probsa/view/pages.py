@@ -1,7 +1,7 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -63,6 +63,17 @@ PIXELS = 256
 """Pixels along the side of a patch, where it is not known how they were cut."""
 FINEST = 4
 """Largest number of cells along the side of a patch that is not on a lattice."""
+SLIDES = "slides.js"
+LIMITS = "limits.js"
+MAP = "map/{k}.js"
+VALUES = "values/{k}_{c}.js"
+SLICE = "slice/{k}_{i}.js"
+THUMB = "thumb/{k}.jpg"
+PATCH = "patch/{k}_{row}.jpg"
+TILES = "tiles/{k}/{level}/{column}_{row}.jpg"
+"""Addresses below `data/`, with the numbers of bags (k), classes (c) and so on."""
+OF_A_SLIDE = (PATCH, TILES)
+"""Addresses of pictures that are cut from a slide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,16 +186,16 @@ class ViewData:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
         p = self.bag(k)
         columns = columns_of(p)
-        named = class_names(p, columns, self.table.classes)
+        classes = class_names(p, columns, self.table.classes) if columns > 1 else []
+        # what each instance adds to the logit, where the model tells it
+        drawn = p if p.contribution is None else showing(p, "contribution")
         page: dict[str, Any] = {
             "name": p.name,
             "n": len(p.attention_mean),
-            "classes": named if columns > 1 else [],
+            "classes": classes,
             "column": chosen_column(p),
             "reason": "",
-            "contradiction": against(
-                self.table, p if p.contribution is None else showing(p, "contribution")
-            ),
+            "contradiction": against(self.table, drawn),
         }
         if p.coords is not None and p.coords.shape[-1] == 2:
             page |= self._slide_page(k, p)
@@ -198,19 +209,19 @@ class ViewData:
         columns = columns_of(p)
         if not 0 <= c < columns:
             raise InputError(f"bag {p.name!r} has {columns} classes, not a class {c}")
-        other, refused = self._other(p)
-        found = quantities(p, column=c, other=other)
+        other, reason = self._other(p)
+        by_key = quantities(p, column=c, other=other)
         page = {
-            "quantities": [as_page(key, q) for key, q in found.items()],
-            "galleries": galleries(found),
-            "difference": refused,
+            "quantities": [as_page(key, q) for key, q in by_key.items()],
+            "galleries": galleries(by_key),
+            "difference": reason,
         }
         return script(f"values/{k}_{c}", page)
 
     def slice_script(self, k: int, i: int) -> bytes:
         """Return one slice of a bag's scan, in Hounsfield units."""
-        with self._picture(k, ScanView) as found:
-            return script(f"slice/{k}_{i}", slice_values(found, i))
+        with self._picture(k, ScanView) as view:
+            return script(f"slice/{k}_{i}", slice_values(view, i))
 
     def thumbnail(self, k: int) -> bytes:
         """Return a small picture of a bag as JPEG: its slide, a slice, or its map."""
@@ -220,52 +231,52 @@ class ViewData:
                 return picture_of_values(p, place(p), self.limits.mean)
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
-            with self._picture(k, ScanView) as found:
-                return slice_picture(found.scan)
+            with self._picture(k, ScanView) as view:
+                return slice_picture(view.scan)
         except READ_ERRORS:
             return picture_of_values(p, place(p), self.limits.mean)
 
     def tile(self, k: int, level: int, column: int, row: int) -> bytes:
         """Return a tile of a bag's slide as JPEG."""
-        with self._picture(k, SlideView) as shown:
-            return tile_image(shown.slide, shown.pyramid, (level, column, row))
+        with self._picture(k, SlideView) as view:
+            return tile_image(view.slide, view.pyramid, (level, column, row))
 
     def patch(self, k: int, row: int) -> bytes:
         """Return the picture of a patch as JPEG."""
-        with self._picture(k, SlideView) as shown:
-            if not 0 <= row < len(shown.patches.corners):
+        with self._picture(k, SlideView) as view:
+            if not 0 <= row < len(view.patches.corners):
                 raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
-            return patch_image(shown.slide, shown.patches.corners[row], shown.patches.side)
+            return patch_image(view.slide, view.patches.corners[row], view.patches.side)
 
     def files(self, k: int) -> Iterator[tuple[str, dict[str, int]]]:
         """Yield the addresses of everything that the page may ask of a bag, and their numbers."""
         p = self.bag(k)
-        yield "map/{k}.js", {"k": k}
-        rows: set[int] = set()
+        yield MAP, {"k": k}
+        gallery_rows: set[int] = set()
         for c in range(columns_of(p)):
-            yield "values/{k}_{c}.js", {"k": k, "c": c}
-            lists = galleries(quantities(p, column=c))
-            rows.update(row for found in lists for row in found["rows"])
-        yield "thumb/{k}.jpg", {"k": k}
+            yield VALUES, {"k": k, "c": c}
+            for gallery in galleries(quantities(p, column=c)):
+                gallery_rows.update(gallery["rows"])
+        yield THUMB, {"k": k}
         try:
-            with self._pictures.use(k) as shown:
-                picture = shown
+            with self._pictures.use(k) as view:
+                picture = view
         except READ_ERRORS:  # a slide or scan that cannot be read has no pictures
             return
         if isinstance(picture, ScanView):
-            count = len(picture.scan.volume)
-            yield from (("slice/{k}_{i}.js", {"k": k, "i": i}) for i in range(count))
+            for i in range(len(picture.scan.volume)):
+                yield SLICE, {"k": k, "i": i}
             return
+        for row in sorted(gallery_rows):
+            yield PATCH, {"k": k, "row": row}
         pyramid = picture.pyramid
-        yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
         for level in range(pyramid.levels):
-            some = level > picture.whole
-            kept = pyramid.of_patches(level, picture.patches) if some else set()
-            for column, row in np.ndindex(*pyramid.tiles(level)):
-                if some and (column, row) not in kept:
-                    continue
-                place = {"k": k, "level": level, "column": column, "row": row}
-                yield "tiles/{k}/{level}/{column}_{row}.jpg", place
+            tiles: Iterable[tuple[int, ...]] = np.ndindex(*pyramid.tiles(level))
+            if level > picture.whole:
+                patch_tiles = pyramid.of_patches(level, picture.patches)
+                tiles = [tile for tile in tiles if tile in patch_tiles]
+            for column, row in tiles:
+                yield TILES, {"k": k, "level": level, "column": column, "row": row}
 
     def _checked(self, k: int) -> int:
         if not 0 <= k < len(self.rows):
@@ -294,10 +305,11 @@ class ViewData:
 
     @contextmanager
     def _picture(self, k: int, kind: type[Picture]) -> Iterator[Picture]:
-        with self._pictures.use(self._checked(k)) as shown:
-            if not isinstance(shown, kind):
+        """Yield the open slide or scan of a bag; it has to be of this kind."""
+        with self._pictures.use(self._checked(k)) as view:
+            if not isinstance(view, kind):
                 raise InputError(f"bag {self.rows[k].name!r} has no such picture")
-            yield shown
+            yield view
 
     def _open(self, k: int) -> SlideView | ScanView:
         p = self.bag(k)
@@ -311,31 +323,39 @@ class ViewData:
         except BaseException:
             source.close()
             raise
-        coarse = fine = Pyramid.of(source, max_mpp=self.max_mpp)
+        coarse = Pyramid.of(source, max_mpp=self.max_mpp)
+        fine = coarse
         if self.patch_mpp and self.max_mpp is not None and source.mpp is not None:
-            cut = self.sources.patches(p)
-            mpp = cut.mpp if cut is not None else source.mpp * patches.side / PIXELS
+            cut_patches = self.sources.patches(p)
+            if cut_patches is None:
+                mpp = source.mpp * patches.side / PIXELS
+            else:
+                mpp = cut_patches.mpp
             fine = Pyramid.of(source, max_mpp=min(self.max_mpp, mpp or self.max_mpp))
-        whole = fine.levels - 1 - (coarse.scale // fine.scale).bit_length() + 1
+        # each finer level halves the scale, which is a power of 2
+        finer_levels = (coarse.scale // fine.scale).bit_length() - 1
+        whole = fine.levels - 1 - finer_levels
         return SlideView(slide=source, pyramid=fine, patches=patches, whole=whole)
 
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
+        """Return what the page reads of a bag of patches."""
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
         patches = None
         try:
-            with self._picture(k, SlideView) as shown:
-                patches = shown.patches
+            with self._picture(k, SlideView) as view:
+                patches = view.patches
                 page |= {
-                    "slide": shown.pyramid.to_page() | {"whole": shown.whole},
-                    "mpp": shown.slide.mpp,
-                    "mpp_given": shown.slide.mpp_is_given,
-                    "size": shown.slide.size,
-                    "tissue": self._tissue(p, shown.slide),
-                    "note": _left_out(shown),
+                    "slide": view.pyramid.to_page() | {"whole": view.whole},
+                    "mpp": view.slide.mpp,
+                    "mpp_given": view.slide.mpp_is_given,
+                    "size": view.slide.size,
+                    "tissue": self._tissue(p, view.slide),
+                    "note": _left_out(view),
                 }
         except READ_ERRORS as error:
             page |= self._without_picture(error)
-        patches = place(p) if patches is None else patches
+        if patches is None:
+            patches = place(p)
         cells = raster(patches, finest=FINEST, longest=LONGEST)
         height, width = cells.owners.shape
         page |= {
@@ -349,18 +369,19 @@ class ViewData:
                 "width": width,
                 "height": height,
                 "index": packed(cells.owners, "i4"),
-                "note": drawn(patches, cells.cell),
+                "note": drawing_note(patches, cells.cell),
             },
         }
         return page
 
     def _chain_page(self, k: int, p: Prediction) -> dict[str, Any]:
+        """Return what the page reads of a bag of slices, or of instances without coordinates."""
         page: dict[str, Any] = {"kind": "chain", "scan": None, "positions": None}
         if p.coords is not None:
             page["positions"] = packed(p.coords[:, 0], "f4")
             try:
-                with self._picture(k, ScanView) as found:
-                    page["scan"] = scan_page(found)
+                with self._picture(k, ScanView) as view:
+                    page["scan"] = scan_page(view)
             except READ_ERRORS as error:
                 page |= self._without_picture(error)
         return page
@@ -375,14 +396,20 @@ class ViewData:
         """Return the rings of the tissue that `probsa patch` found, as x, y, x, y, …"""
         assert self.sources is not None
         file = WorkFolder(self.sources.folder).contours(p.name)
+        if not file.is_file():
+            return []
         try:
-            tissue = read_geojson(file, slide.size) if file.is_file() else None
+            tissue = read_geojson(file, slide.size)
         except InputError:
             return []
-        polygons = () if tissue is None else tissue.polygons
-        return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
+        rings = []
+        for polygon in tissue.polygons:
+            rings.append(polygon.outer)
+            rings.extend(polygon.holes)
+        return [ring.ravel().tolist() for ring in rings]
 
     def _slide_thumbnail(self, k: int) -> bytes:
+        """Return the thumbnail of the work folder, or a new one."""
         assert self.sources is not None
         file = WorkFolder(self.sources.folder).thumbnail(self.rows[k].name)
         if file.is_file():
@@ -390,23 +417,26 @@ class ViewData:
                 image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
                 image.thumbnail((THUMBNAIL, THUMBNAIL))
                 return jpeg(image)
-        with self._picture(k, SlideView) as shown:
-            return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
+        with self._picture(k, SlideView) as view:
+            return jpeg(np.asarray(thumbnail(view.slide, THUMBNAIL)))
 
 
-def _left_out(shown: SlideView) -> str:
+def _left_out(view: SlideView) -> str:
     """Return what the page says about levels of the slide that were left out."""
-    scale, mpp = shown.pyramid.scale, shown.slide.mpp
+    mpp = view.slide.mpp
     if mpp is None:
         return ""
-    coarse = scale * 2 ** (shown.pyramid.levels - 1 - shown.whole)
-    said = f"Beside the patches, the slide is shown at {mpp * coarse:.2g} µm per pixel."
-    if coarse == scale:
-        said = f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
-    return said if coarse > 1 else ""
+    fine = view.pyramid.scale
+    # the finest level with all its tiles
+    coarse = fine * 2 ** (view.pyramid.levels - 1 - view.whole)
+    if coarse == 1:
+        return ""
+    if coarse == fine:
+        return f"The slide is shown at {mpp * fine:.2g} µm per pixel; finer levels were left out."
+    return f"Beside the patches, the slide is shown at {mpp * coarse:.2g} µm per pixel."
 
 
-def drawn(patches: Layout, cell: float) -> str:
+def drawing_note(patches: Layout, cell: float) -> str:
     """Return what the page says about the drawing; empty for a plain lattice."""
     _, side = patches.cells
     notes = []
@@ -420,9 +450,9 @@ def drawn(patches: Layout, cell: float) -> str:
     return " ".join(notes)
 
 
-def _close(shown: SlideView | ScanView) -> None:
-    if isinstance(shown, SlideView):
-        shown.slide.close()
+def _close(view: SlideView | ScanView) -> None:
+    if isinstance(view, SlideView):
+        view.slide.close()
 
 
 def _about_run(path: Path) -> tuple[tuple[str, str], ...]:
@@ -430,29 +460,29 @@ def _about_run(path: Path) -> tuple[tuple[str, str], ...]:
     run = RunFolder(path)
     if not run.config_file.is_file():
         return ()
-    about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
-    return tuple(fact for fact in about if fact[1])
+    pairs = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
+    return tuple((title, text) for title, text in pairs if text)
 
 
 def _digest(run: RunFolder) -> str:
     """Return the first digits of a hash of the run's weights; empty if they are not there."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for member in run.members():
         if not member.best.is_file():
             return ""
         with member.best.open("rb") as f:
-            found.update(hashlib.file_digest(f, "sha256").digest())
-    return found.hexdigest()[:16]
+            digest.update(hashlib.file_digest(f, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 ADDRESSES: dict[str, Callable[..., bytes]] = {
-    "slides.js": ViewData.slides_script,
-    "limits.js": ViewData.limits_script,
-    "map/{k}.js": ViewData.map_script,
-    "values/{k}_{c}.js": ViewData.values_script,
-    "slice/{k}_{i}.js": ViewData.slice_script,
-    "thumb/{k}.jpg": ViewData.thumbnail,
-    "patch/{k}_{row}.jpg": ViewData.patch,
-    "tiles/{k}/{level}/{column}_{row}.jpg": ViewData.tile,
+    SLIDES: ViewData.slides_script,
+    LIMITS: ViewData.limits_script,
+    MAP: ViewData.map_script,
+    VALUES: ViewData.values_script,
+    SLICE: ViewData.slice_script,
+    THUMB: ViewData.thumbnail,
+    PATCH: ViewData.patch,
+    TILES: ViewData.tile,
 }
 """What answers for each address below `data/`, on the server and in an export."""

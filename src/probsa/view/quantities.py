@@ -7,12 +7,17 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..errors import InputError
-from ..evaluation import SCORE_MEANINGS, Prediction, no_probability_reason
+from ..evaluation import (
+    INSTANCE_QUANTITIES,
+    SCORE_MEANINGS,
+    Prediction,
+    column_of,
+    no_probability_reason,
+)
 from ..maps import (
     KINDS,
     NO_VARIANCE,
     Quantity,
-    column_of,
     columns_of,
     flattened,
     quantity,
@@ -39,54 +44,68 @@ def quantities(
     p: Prediction, *, column: int, other: Prediction | None = None
 ) -> dict[str, Quantity]:
     """Return the quantities of one class by the page's keys, always in the same order."""
-    unit, words = unit_of(p), p.of_task.words
-    unstated = no_probability_reason(p)
+    unit = unit_of(p)
+    by_key: dict[str, Quantity] = {}
 
-    def stored(key: str, title: str, unit: str, absent: str = "") -> Quantity:
-        return value_of(p, key, name=title, column=column, unit=unit, absent=absent)
+    def add(key: str, title: str, unit: str, absent: str) -> None:
+        by_key[key] = value_of(p, key, name=title, column=column, unit=unit, absent=absent)
 
+    score_key = "evidence" if p.score_has_level else "mean"
     mean = column_of(p.attention_mean, column)
-    title = score_name(p)
-    own = "evidence" if p.score_has_level else "mean"
-    found = {
-        "mean": quantity(own, mean, name=title, unit=unit),
-        "deviation": stored("deviation", "standard deviation", unit, NO_VARIANCE),
-        "probability": stored(
-            "probability", "probability", "probability",
-            f"{unstated[0].upper()}{unstated[1:]}.",
-        ),
-    }  # fmt: skip
-    if p.at_least is not None:  # each grade or a higher one, of the patch on its own
-        columns = p.at_least.reshape(len(mean), -1).T
-        names = p.outputs.names[1:] or [str(k + 1) for k in range(len(columns))]
-        for k, (name, values) in enumerate(zip(names, columns, strict=True), start=1):
-            title = f"P(at least {name}), alone"
-            found[f"grade-{k}"] = quantity("probability", values, name=title, unit="probability")
-    found |= {
-        "contribution": stored(
-            "contribution", f"contribution to the {words.noun}", "logit",
-            "This model has no closed form for what a patch adds to the prediction.",
-        ),
-        "weight": stored(
-            "weight", "attention weight", "share of the bag",
-            "This model has no attention weights.",
-        ),
-        "labels": stored("labels", "true label", "", "The instances of this bag have no labels."),
-    }  # fmt: skip
-    if other is None:
-        return found
-    check_comparable(p, other)
-    score = mean - column_of(other.attention_mean, column)
-    theirs = value_of(other, "probability", name="", column=column)
-    chance = found["probability"].values - theirs.values
-    difference = quantity(
-        "difference", chance, name="difference of P, this − other", unit="probability"
+    by_key["mean"] = quantity(score_key, mean, name=score_name(p), unit=unit)
+    add("deviation", "standard deviation", unit, NO_VARIANCE)
+    reason = no_probability_reason(p)
+    add("probability", "probability", "probability", f"{reason[0].upper()}{reason[1:]}.")
+    by_key |= _grades(p)
+    add(
+        "contribution",
+        f"contribution to the {p.of_task.words.noun}",
+        "logit",
+        "This model has no closed form for what a patch adds to the prediction.",
     )
-    none = "" if np.isfinite(chance).any() else "Not both models have a probability of each patch."
+    add(
+        "weight",
+        "attention weight",
+        "share of the bag",
+        "This model has no attention weights.",
+    )
+    add("labels", "true label", "", "The instances of this bag have no labels.")
+    if other is not None:
+        check_comparable(p, other)
+        by_key |= _differences(p, other, column=column)
+    return by_key
+
+
+def _grades(p: Prediction) -> dict[str, Quantity]:
+    """Return the probability of each grade or a higher one, of the patch on its own."""
+    values = INSTANCE_QUANTITIES["at least"](p)
+    if values is None:
+        return {}
+    columns = values.reshape(len(values), -1).T
+    names = p.outputs.names[1:] or [str(k + 1) for k in range(len(columns))]
+    grades = {}
+    for k, (name, column) in enumerate(zip(names, columns, strict=True), start=1):
+        title = f"P(at least {name}), alone"
+        grades[f"grade-{k}"] = quantity("probability", column, name=title, unit="probability")
+    return grades
+
+
+def _differences(p: Prediction, other: Prediction, *, column: int) -> dict[str, Quantity]:
+    """Return the differences of the scores and of the probabilities of two models."""
+    score = column_of(p.attention_mean, column) - column_of(other.attention_mean, column)
+    probability, other_probability = (
+        value_of(model, "probability", name="", column=column).values for model in (p, other)
+    )
+    chance = probability - other_probability
+    absent = ""
+    if not np.isfinite(chance).any():
+        absent = "Not both models have a probability of each patch."
     title = "difference of means, this − other"
-    return found | {
-        "difference": quantity("difference", score, name=title, unit=unit),
-        "difference-probability": replace(difference, absent=none),
+    probability_title = "difference of P, this − other"
+    difference = quantity("difference", chance, name=probability_title, unit="probability")
+    return {
+        "difference": quantity("difference", score, name=title, unit=unit_of(p)),
+        "difference-probability": replace(difference, absent=absent),
     }
 
 
@@ -120,13 +139,12 @@ def check_comparable(
         InputError: they cannot be subtracted.
     """
     if p.score_kind != other.score_kind:
-        ours, theirs = (
-            f"that of {name} is {SCORE_MEANINGS[of.score_kind]}"
-            for name, of in zip(names, (p, other), strict=True)
-        )
+        name, other_name = names
         raise InputError(
-            f"The models' own scores have different meanings: {ours}, and {theirs}. A difference "
-            "is of own scores, whatever score the maps show."
+            f"The models' own scores have different meanings: that of {name} is "
+            f"{SCORE_MEANINGS[p.score_kind]}, and that of {other_name} is "
+            f"{SCORE_MEANINGS[other.score_kind]}. A difference is of own scores, whatever score "
+            "the maps show."
         )
     if p.attention_mean.shape != other.attention_mean.shape:
         raise InputError(
@@ -142,29 +160,33 @@ def chosen_column(p: Prediction) -> int:
     return p.of_task.column(p, columns_of(p), called=True)
 
 
-def galleries(found: dict[str, Quantity]) -> list[dict[str, Any]]:
+def galleries(by_key: dict[str, Quantity]) -> list[dict[str, Any]]:
     """Return two lists of patches for the pictures: the most and the least certain ones.
 
     With a probability P of each patch, these are the patches of largest P, and those nearest to 0.5
     with P between 0.25 and 0.75; otherwise those of largest mean, and of largest standard deviation
     where there is one that differs.
     """
-    mean, deviation, chance = (found[key] for key in ("mean", "deviation", "probability"))
-    if not chance.absent:
+    mean = by_key["mean"]
+    deviation = by_key["deviation"]
+    probability = by_key["probability"]
+    if not probability.absent:
         # many patches may have a P of 1 in float32: then the mean decides
-        rank = np.lexsort((-mean.values, -chance.values))
-        far = np.abs(chance.values - 0.5)
-        unsure = np.argsort(far, kind="stable")
-        unsure = unsure[far[unsure] < UNCERTAIN]
-        lists = [
-            ("Highest probability", "probability", rank),
-            ("Least certain: probability nearest to 0.5", "probability", unsure),
+        highest = np.lexsort((-mean.values, -probability.values))
+        distance = np.abs(probability.values - 0.5)
+        nearest = np.argsort(distance, kind="stable")
+        nearest = nearest[distance[nearest] < UNCERTAIN]
+        return [
+            _gallery("Highest probability", "probability", highest),
+            _gallery("Least certain: probability nearest to 0.5", "probability", nearest),
         ]
-    else:
-        lists = [(f"Highest {mean.title}", "mean", np.argsort(-mean.values, kind="stable"))]
-        if not deviation.absent and not flattened(deviation).flat:
-            rank = np.argsort(-deviation.values, kind="stable")
-            lists.append(("Least certain: largest s.d.", "deviation", rank))
-    return [
-        {"title": title, "key": key, "rows": rank[:GALLERY].tolist()} for title, key, rank in lists
-    ]
+    highest = np.argsort(-mean.values, kind="stable")
+    lists = [_gallery(f"Highest {mean.title}", "mean", highest)]
+    if not deviation.absent and not flattened(deviation).flat:
+        widest = np.argsort(-deviation.values, kind="stable")
+        lists.append(_gallery("Least certain: largest s.d.", "deviation", widest))
+    return lists
+
+
+def _gallery(title: str, key: str, rows: np.ndarray) -> dict[str, Any]:
+    return {"title": title, "key": key, "rows": rows[:GALLERY].tolist()}

@@ -10,7 +10,12 @@ from ..tasks import class_name
 from ..training import RunFolder
 from .scripts import without_folders
 
-STATED = {"model": "Model", "members": "Members", "epoch": "Epoch", "temperature": "Temperature"}
+METADATA_TITLES = {
+    "model": "Model",
+    "members": "Members",
+    "epoch": "Epoch",
+    "temperature": "Temperature",
+}
 """Fields of `PredictionsMetadata` that the page shows, and their titles."""
 
 
@@ -49,42 +54,54 @@ def list_rows(table: Predictions) -> list[Row]:
     """Return the bags with the largest spread first, then those that could not be predicted."""
     rows = [_row(table, k) for k in range(len(table.bags))]
     rows.sort(key=lambda r: -(r.spread or 0.0))
-    file = table.folder / FAILED
-    left_out = TextTable.read(file).rows if file.is_file() else []
-    reasons = {r["bag"]: without_folders(r.get("reason", "")) for r in left_out if r.get("bag")}
-    return rows + [
-        Row(name=name, failed=reason or "It could not be predicted.")
-        for name, reason in reasons.items()
-        if name not in table.bags
-    ]
+    for name, reason in _failures(table.folder / FAILED).items():
+        if name not in table.bags:
+            rows.append(Row(name=name, failed=reason or "It could not be predicted."))
+    return rows
+
+
+def _failures(file: Path) -> dict[str, str]:
+    """Return why bags could not be predicted, by name; of a repeated name, the last reason."""
+    if not file.is_file():
+        return {}
+    reasons = {}
+    for row in TextTable.read(file).rows:
+        if row.get("bag"):
+            reasons[row["bag"]] = without_folders(row.get("reason", ""))
+    return reasons
 
 
 def _row(table: Predictions, k: int) -> Row:
-    name, label = table.bags[k], table.labels[k]
+    """Return what the list says of one bag."""
+    name = table.bags[k]
+    label = table.labels[k]
     p = table.row(k)
-    said = table.of_task.verdict(p, stated_of(table))
-    wrong = None if label is None else class_name(table.classes, label) != said.call
+    verdict = table.of_task.verdict(p, stated_of(table))
+    wrong = None
     if table.targets is not None:
         wrong = table.of_task.contradicts(p, table.targets[k].tolist(), stated_of(table))
+    elif label is not None:
+        wrong = class_name(table.classes, label) != verdict.call
     count, failed = _count(table.instance_path(name))
     return Row(
         name=name,
         part=table.parts[k],
         label=truth_of(table, k),
-        call=said.call,
-        probability=said.value,
-        spread=said.spread,
-        span=said.span,
+        call=verdict.call,
+        probability=verdict.value,
+        spread=verdict.spread,
+        span=verdict.span,
         threshold=_threshold(table, k),
         n=count,
         wrong=wrong,
-        unsure=said.unsure,
+        unsure=verdict.unsure,
         unlike=table.ood is not None and bool(table.ood[k] >= 1),
         failed=failed,
     )
 
 
 def _threshold(table: Predictions, k: int) -> float | None:
+    """Return the threshold of the call; of findings, that of the most probable one."""
     if not table.of_task.has_findings:
         return table.threshold
     p = table.probability[k]
@@ -106,18 +123,19 @@ def facts(table: Predictions) -> list[tuple[str, str]]:
     """Return what is known of the run and its predictions, as pairs of title and text."""
     from .. import __version__
 
-    found = [("Predictions", table.folder.name)]
-    for key, title in STATED.items():
+    pairs = [("Predictions", table.folder.name)]
+    for key, title in METADATA_TITLES.items():
         value = getattr(table.metadata, key)
         if isinstance(value, tuple):
             value = ", ".join(str(v) for v in value)
         if value not in (None, ""):
-            found.append((title, str(value)))
+            pairs.append((title, str(value)))
     if table.threshold is not None:
-        found.append(("Threshold of the call", f"{table.threshold:.3g}"))
+        pairs.append(("Threshold of the call", f"{table.threshold:.3g}"))
     if len(table.classes) > 1:
-        found.append(("Classes", ", ".join(table.classes)))
-    return [*found, ("Software", f"probsa {__version__}")]
+        pairs.append(("Classes", ", ".join(table.classes)))
+    pairs.append(("Software", f"probsa {__version__}"))
+    return pairs
 
 
 def title_of(folder: Path) -> str:

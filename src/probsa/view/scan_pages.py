@@ -14,8 +14,7 @@ from ..slides import Scan, window_presets
 from .scripts import packed
 
 INT16 = (-32768, 32767)
-"""Words in the notes of scans whose left side of the picture is not known to be the right of the
-patient, as it is in other scans."""
+"""Lowest and highest value that the page can hold of a slice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,31 +36,33 @@ def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView
     return ScanView(scan=scan, slices=slices, size=size)
 
 
-def scan_page(shown: ScanView) -> dict[str, Any]:
+def scan_page(view: ScanView) -> dict[str, Any]:
     """Return what the page needs to know before it shows a slice."""
-    scan = shown.scan
+    scan = view.scan
     height, width = scan.volume.shape[1:]
-    across, down = shown.size
-    reduced = f"Slices are shown at {across} × {down} of {width} × {height} pixels."
+    across, down = view.size
+    reduced = ""
+    if view.size != (width, height):
+        reduced = f"Slices are shown at {across} × {down} of {width} × {height} pixels."
     return {
         "count": len(scan.volume),
         "width": across,
         "height": down,
         "aspect": width * scan.spacing[1] / (height * scan.spacing[0]),
         "positions": packed(np.asarray(scan.positions), "f4"),
-        "slices": packed(shown.slices, "i4"),
+        "slices": packed(view.slices, "i4"),
         "windows": {name: list(window) for name, window in window_presets(scan).items()},
         "sides": scan.plane == "axial",
         "notes": list(scan.notes),
-        "reduced": "" if shown.size == (width, height) else reduced,
+        "reduced": reduced,
     }
 
 
-def slice_values(shown: ScanView, i: int) -> dict[str, str]:
+def slice_values(view: ScanView, i: int) -> dict[str, str]:
     """Return slice `i`, by position, in whole Hounsfield units."""
-    if not 0 <= i < len(shown.scan.volume):
-        raise InputError(f"{shown.scan.path} has no slice {i}: it has {len(shown.scan.volume)}")
-    pixels = np.asarray(shown.scan.volume[i], np.float32)
-    if shown.size != pixels.shape[::-1]:
-        pixels = np.asarray(Image.fromarray(pixels).resize(shown.size, Image.Resampling.BOX))
+    if not 0 <= i < len(view.scan.volume):
+        raise InputError(f"{view.scan.path} has no slice {i}: it has {len(view.scan.volume)}")
+    pixels = np.asarray(view.scan.volume[i], np.float32)
+    if view.size != pixels.shape[::-1]:
+        pixels = np.asarray(Image.fromarray(pixels).resize(view.size, Image.Resampling.BOX))
     return packed(np.clip(np.rint(pixels), *INT16), "i2")

@@ -5,7 +5,9 @@ column and row of a tile. Corners are level-0 pixels of the slide, whatever boun
 """
 
 import io
+import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ..errors import RegionError
-from ..evaluation import Prediction
-from ..maps import Layout, column_of, quantity, raster
+from ..evaluation import Prediction, column_of
+from ..maps import Layout, quantity, raster
 from ..slides import Box, Scan, Slide, displayed_slice
 from .quantities import chosen_column
 
@@ -50,7 +52,7 @@ class Pyramid:
             while slide.mpp * scale * 2 <= max_mpp * (1 + 1e-3):
                 scale *= 2
         width, height = slide.size
-        return cls(size=(-(-width // scale), -(-height // scale)), scale=scale)
+        return cls(size=(math.ceil(width / scale), math.ceil(height / scale)), scale=scale)
 
     @property
     def levels(self) -> int:
@@ -60,24 +62,23 @@ class Pyramid:
     def level_size(self, level: int) -> tuple[int, int]:
         """Return (width, height) of a level."""
         factor = 2 ** (self.levels - 1 - level)
-        return -(-self.size[0] // factor), -(-self.size[1] // factor)
+        width, height = self.size
+        return math.ceil(width / factor), math.ceil(height / factor)
 
     def tiles(self, level: int) -> tuple[int, int]:
         """Return the number of (columns, rows) of a level."""
         width, height = self.level_size(level)
-        return -(-width // TILE), -(-height // TILE)
+        return math.ceil(width / TILE), math.ceil(height / TILE)
 
     def of_patches(self, level: int, patches: Layout) -> set[tuple[int, int]]:
         """Return the (column, row) of the tiles of a level on which patches lie."""
         side = TILE * self.scale * 2.0 ** (self.levels - 1 - level)
-        low = np.floor(patches.corners / side).astype(int).tolist()
-        high = np.floor((patches.corners + patches.side) / side).astype(int).tolist()
-        return {
-            (column, row)
-            for (left, top), (right, bottom) in zip(low, high, strict=True)
-            for column in range(left, right + 1)
-            for row in range(top, bottom + 1)
-        }
+        first = np.floor(patches.corners / side).astype(int).tolist()
+        last = np.floor((patches.corners + patches.side) / side).astype(int).tolist()
+        tiles: set[tuple[int, int]] = set()
+        for (left, top), (right, bottom) in zip(first, last, strict=True):
+            tiles.update(product(range(left, right + 1), range(top, bottom + 1)))
+        return tiles
 
     def box(self, level: int, column: int, row: int) -> tuple[Box, float] | None:
         """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale.
@@ -91,7 +92,8 @@ class Pyramid:
             return None
         width, height = self.level_size(level)
         scale = self.scale * 2.0 ** (self.levels - 1 - level)
-        left, top = max(0, column * TILE - OVERLAP), max(0, row * TILE - OVERLAP)
+        left = max(0, column * TILE - OVERLAP)
+        top = max(0, row * TILE - OVERLAP)
         right = min(width, (column + 1) * TILE + OVERLAP)
         bottom = min(height, (row + 1) * TILE + OVERLAP)
         return (scale * left, scale * top, scale * right, scale * bottom), scale
@@ -110,10 +112,10 @@ class Pyramid:
 
 def tile_image(slide: Slide, pyramid: Pyramid, address: tuple[int, int, int]) -> bytes:
     """Return a tile, addressed by (level, column, row), as JPEG."""
-    found = pyramid.box(*address)
-    if found is None:
+    place = pyramid.box(*address)
+    if place is None:
         raise RegionError(f"{slide.path} has no tile {address}")
-    box, scale = found
+    box, scale = place
     return jpeg(slide.region(box, scale=scale).image)
 
 
@@ -137,14 +139,19 @@ def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]
     """Return the mean of each instance at its place as JPEG, on the scale of all bags."""
     key = "evidence" if p.score_has_level else "mean"
     q = quantity(key, column_of(p.attention_mean, chosen_column(p)), name="")
-    most = max(abs(v) for v in limits)
-    colours = replace(q, limits=(-most, most) if q.kind.signed else limits).colours
-    cells = raster(layout, finest=4, longest=THUMBNAIL).owners
-    image = np.append(colours, np.full((1, 3), PLAIN, np.uint8), axis=0)[cells]
-    size = np.array(cells.shape[::-1]) * (THUMBNAIL / max(cells.shape))
-    width, height = np.maximum(1, np.rint(size)).astype(int).tolist()
-    size = (width, THUMBNAIL // 4 if layout.strip else height)
-    return jpeg(image, size=size, method=Image.Resampling.NEAREST)
+    if q.kind.signed:
+        largest = max(abs(v) for v in limits)
+        limits = (-largest, largest)
+    colours = replace(q, limits=limits).colours
+    owners = raster(layout, finest=4, longest=THUMBNAIL).owners
+    # the last colour stands for the owner −1, the cells without an instance
+    image = np.append(colours, np.full((1, 3), PLAIN, np.uint8), axis=0)[owners]
+    rows, columns = owners.shape
+    factor = THUMBNAIL / max(rows, columns)
+    width, height = np.maximum(1, np.rint(np.array([columns, rows]) * factor)).astype(int).tolist()
+    if layout.strip:
+        height = THUMBNAIL // 4
+    return jpeg(image, size=(width, height), method=Image.Resampling.NEAREST)
 
 
 def jpeg(
@@ -155,7 +162,8 @@ def jpeg(
 ) -> bytes:
     """Return an image as JPEG, optionally resized."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
-    image = image if size is None else image.resize(size, method)
+    if size is not None:
+        image = image.resize(size, method)
     out = io.BytesIO()
     image.convert("RGB").save(out, format="JPEG", quality=QUALITY)
     return out.getvalue()
