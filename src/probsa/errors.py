@@ -3,7 +3,8 @@
 ProbSAError
 ├── InputError          a file, a table or a value from the user cannot be used
 │   ├── SlideError      a slide or a scan cannot be opened, or lacks necessary information
-│   │   └── RegionError a region cannot be decoded; others may be readable
+│   │   ├── RegionError a region cannot be decoded; others may be readable
+│   │   └── UnknownResolution  the resolution of a slide is needed, and nobody states it
 │   ├── WeightsError    the weights of an encoder are missing, or belong to another encoder
 │   ├── BagError        one bag or its file cannot be used; names the bag and the file
 │   │   └── EmptyBag    the bag has no instances, for example because no tissue was found
@@ -42,6 +43,10 @@ class SlideError(InputError):
 
 class RegionError(SlideError):
     """A region of a slide cannot be decoded; others may be readable."""
+
+
+class UnknownResolution(SlideError):
+    """The resolution of a slide is needed, and neither the file nor the user states it."""
 
 
 class WeightsError(InputError):

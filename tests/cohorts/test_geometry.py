@@ -9,11 +9,8 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 from support.refusals import refused
 
-from probsa.cli.entry import main
-from probsa.cohorts.coordinates import read_coordinates
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort
-from probsa.cohorts.work import WorkFolder
+from probsa.cli import main
+from probsa.cohorts import ExtractOptions, WorkFolder, extract_cohort, read_coordinates
 from probsa.core import TextTable
 from probsa.errors import BagError
 from probsa.slides import read_resolutions

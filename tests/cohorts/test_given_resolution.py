@@ -8,8 +8,7 @@ import pytest
 from support.made_exports import export, slide_bag
 from support.made_slides import tissue, write_slide
 
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts import ExtractOptions, extract_cohort, patch_cohort
 from probsa.patches import settings
 from probsa.slides import open_slide
 

@@ -8,8 +8,8 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 from support.refusals import refused
 
-from probsa.cohorts.flow import patch_cohort
-from probsa.cohorts.inputs import find_inputs, resolve_mpp
+from probsa.cohorts import find_inputs, patch_cohort
+from probsa.cohorts.inputs import resolve_mpp
 from probsa.errors import InputError
 from probsa.patches import settings
 from probsa.slides import read_resolutions
@@ -35,8 +35,12 @@ def test_slides_and_series_of_one_folder(head):
     (root / "empty.dcm").write_bytes(b"")
     found = {i.name: i for i in find_inputs(root)}
     assert {n: i.kind for n, i in found.items()} == {
-        "a": "slide", "b": "slide", "plain": "slide", "head": "ct", "empty": "ct"
-    }  # fmt: skip
+        "a": "slide",
+        "b": "slide",
+        "plain": "slide",
+        "head": "ct",
+        "empty": "ct",
+    }
     assert len(found["head"].files) == 28 and found["head"].reason == ""
     assert "empty.dcm" in found["empty"].reason
     chosen = settings("clam-biopsy", size=128, min_area=0.0)
@@ -51,7 +55,7 @@ def test_slides_and_series_of_one_folder(head):
 def test_a_single_file(head, tmp_path):
     path = write_slide(tmp_path / "x.tiff", PINK)
     assert [i.name for i in find_inputs(path)] == ["x"]
-    refused(InputError, "there is no file or folder", find_inputs, tmp_path / "y.tiff")
+    refused(InputError, r"y\.tiff", find_inputs, tmp_path / "y.tiff")
 
 
 def test_resolutions_by_number_and_by_table(tmp_path):
@@ -66,16 +70,16 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     assert [i.mpp for i in found] == [0.25, 0.5, None]
     # a slide whose resolution is needed but unknown fails, and the message says how to give it
     (report,) = patch_cohort(
-        tmp_path / "s", tmp_path / "w", settings=settings(size=64, mpp=0.5, min_area=0.0),
+        tmp_path / "s",
+        tmp_path / "w",
+        settings=settings(size=64, mpp=0.5, min_area=0.0),
         mpp=read_resolutions(str(table)),
-    )  # fmt: skip
+    )
     assert [o.status for o in report.outcomes] == ["done", "done", "failed"]
     assert "--slide-mpp" in report.failures[0][1]
     assert read_resolutions("0.5") == 0.5
     table.write_text("slide,mpp\nelse,0.25\n")
-    with pytest.raises(
-        InputError, match=r"names none of the 3 slides: .* 'else', but the first slide is 'x'"
-    ):
+    with pytest.raises(InputError, match=r"3 slides.* 'else'.* 'x'"):
         find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))
 
 

@@ -11,11 +11,14 @@ from support.made_slides import tissue, write_slide
 from support.refusals import refused
 
 from probsa.cli.terminal import OutcomeBar
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
-from probsa.cohorts.records import Record
-from probsa.cohorts.report import CohortReport
-from probsa.cohorts.work import WorkFolder
+from probsa.cohorts import (
+    CohortReport,
+    ExtractOptions,
+    Record,
+    WorkFolder,
+    extract_cohort,
+    patch_cohort,
+)
 from probsa.errors import InputError, UnknownName
 from probsa.jobs import TaskOutcome
 from probsa.patches import settings
@@ -60,7 +63,7 @@ def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
     assert [(o.name, o.status) for o in report.outcomes] == [("good", "done")]
     # with patches in two sets, the user has to choose one
     patch_cohort(mixed[0], path, settings=settings(size=64, mpp=0.5))
-    refused(InputError, "several sets of patches", work.choose)
+    refused(InputError, "20x_128px.*20x_64px", work.choose)
 
 
 def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):
@@ -123,5 +126,7 @@ def test_what_is_wrong_with_many_slides_is_said_once(tmp_path, capsys):
             bar(TaskOutcome(name=record.name, status="failed", reason=record.reason), 6)
     said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("patch")]
     assert said == [
-        "s0: s0.svs is no slide", "t: torn", "the same as for s0: 4 more (s1, s2, s3, …)"
-    ]  # fmt: skip
+        "s0: s0.svs is no slide",
+        "t: torn",
+        "the same as for s0: 4 more (s1, s2, s3, …)",
+    ]

@@ -11,18 +11,29 @@ import numpy as np
 import pytest
 from support.made_slides import tissue, write_slide
 
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
-from probsa.cohorts.inputs import find_inputs
+from probsa.cohorts import ExtractOptions, extract_cohort, find_inputs, patch_cohort
 from probsa.cohorts.work import bag_name, file_name
 from probsa.patches import settings
 
 PINK = tissue(300, 300, boxes=[(0, 0, 300, 300)])
 CHOSEN = settings("clam-biopsy", size=128, min_area=0.0)
 NAMES = [
-    "case #12", "50% HE", "a;b", "a,b", "x.y.z", "case 1 (2)", "[red]bold", "it's", "a&b",
-    "é", "標本", "a!b~c$d^e{f}", "+1", "=1+1", unicodedata.normalize("NFD", "é"),
-]  # fmt: skip
+    "case #12",
+    "50% HE",
+    "a;b",
+    "a,b",
+    "x.y.z",
+    "case 1 (2)",
+    "[red]bold",
+    "it's",
+    "a&b",
+    "é",
+    "標本",
+    "a!b~c$d^e{f}",
+    "+1",
+    "=1+1",
+    unicodedata.normalize("NFD", "é"),
+]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows refuses some of these names")
@@ -98,7 +109,9 @@ def test_a_work_folder_keeps_the_names_that_it_has(tmp_path):
     write_slide(root / "b" / "L0.tiff", PINK)
     (report,) = patch_cohort(root, work, settings=CHOSEN)
     assert [(o.name, o.status, o.kept) for o in report.outcomes] == [
-        ("L0", "done", True), ("b", "done", False), (old, "done", True)
-    ]  # fmt: skip
+        ("L0", "done", True),
+        ("b", "done", False),
+        (old, "done", True),
+    ]
     with report.table.open(newline="") as f:
         assert [row["name"] for row in csv.DictReader(f)] == ["L0", "b", old]

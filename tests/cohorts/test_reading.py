@@ -11,9 +11,7 @@ from support.counting import CountingReader
 from support.made_slides import write_cohort
 from support.processes import fork_workers
 
-from probsa.cohorts import reading
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
+from probsa.cohorts import ExtractOptions, extract_cohort, patch_cohort, reading
 from probsa.cohorts.reading import in_lanes
 from probsa.patches import settings
 

@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 from support.paths import TESTS
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.cli.flags import WorkFlags
-from probsa.cohorts import comparable, extraction
+from probsa.cohorts import (
+    ExtractOptions,
+    RunOptions,
+    WorkFolder,
+    comparable,
+    extract_cohort,
+    extraction,
+    patch_cohort,
+)
 from probsa.cohorts.comparable import PATCHES, TISSUE, KnownOptions
-from probsa.cohorts.extraction import FEATURES, WITHOUT_EFFECT, ExtractOptions
-from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
-from probsa.cohorts.work import WorkFolder
+from probsa.cohorts.extraction import FEATURES, WITHOUT_EFFECT
 from probsa.core import foreign_files, read_bag
 from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from .extraction import ExtractOptions
 from .geometry import SlideGeometry, print_geometries, resolution_hint
 from .inputs import Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
-from .reading import BROKEN, chunks_of, open_source, reading
+from .reading import BROKEN, chunks_of, open_source, read_chunks
 from .records import Record
 from .work import WorkFolder
 
@@ -56,17 +56,19 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
-        return {
+        values: dict[str, Any] = {
             "what": self.what,
             "items": self.items,
             "instances": round(self.instances),
             "bytes": round(self.bytes),
             "seconds": round(self.seconds, 1),
             "tried": self.tried,
-            "failed": [{"name": n, "reason": r} for n, r in self.failed],
+            "failed": [{"name": name, "reason": reason} for name, reason in self.failed],
             "without_resolution": list(self.without_resolution),
-            **({"geometry": [asdict(g) for g in self.geometry]} if self.geometry else {}),
         }
+        if self.geometry:
+            values["geometry"] = [asdict(geometry) for geometry in self.geometry]
+        return values
 
     def render(self, console: Console) -> None:
         """Print the estimate in one sentence, after the items that could not be read."""
@@ -105,50 +107,63 @@ def estimate_patches(
     records = share_of(find_inputs(source, mpp=mpp), share, size=Record.bytes_on_disk)
     fallback = None if isinstance(mpp, Mapping) else mpp
     geometries: list[SlideGeometry] = []
-    counts, picture_sizes, seconds, failed = [], [], [], []
-    tried = evenly_spaced(records, SAMPLE_SIZE)
+    trials: list[_Trial] = []
+    failures: list[tuple[str, str]] = []
+    sample = evenly_spaced(records, SAMPLE_SIZE)
     for record in records:
         began = time.perf_counter()
         try:
             if record.reason:
                 raise InputError(record.reason)
             if record.kind == "ct":
-                if record in tried:
-                    counts.append(_slices(record))
-                    picture_sizes.append(0)
-                    seconds.append(time.perf_counter() - began)
+                if record in sample:
+                    count = _count_slices(record)
+                    trials.append(_Trial(count, 0, time.perf_counter() - began))
                 continue
             opened = resolve_mpp(record, fallback)
             with open_slide(Path(record.source), mpp=opened.mpp) as slide:
                 geometries.append(SlideGeometry.of_slide(slide, settings, name=record.name))
-                if record in tried:
+                if record in sample:
                     count, size = _try_patching(slide, settings, contours, name=record.name)
-                    counts.append(count)
-                    picture_sizes.append(size)
-                    seconds.append(time.perf_counter() - began)
+                    trials.append(_Trial(count, size, time.perf_counter() - began))
         except BROKEN as e:
             if is_fault(e):
                 raise
-            if record in tried:
-                failed.append((record.name, str(e)))
-    readable = len(records) * (len(counts) / max(1, len(tried)))
-    instances = readable * float(np.mean(counts)) if counts else 0.0
-    needed = settings.mpp is not None or settings.tissue.needs_mpp
+            if record in sample:
+                failures.append((record.name, str(e)))
+    # as many of all inputs can be read as of those that were tried
+    readable = len(records) * (len(trials) / max(1, len(sample)))
+    instances = picture_bytes = seconds = 0.0
+    if trials:
+        instances = readable * float(np.mean([trial.instances for trial in trials]))
+        picture_bytes = readable * float(np.mean([trial.picture_bytes for trial in trials]))
+        seconds = readable * float(np.mean([trial.seconds for trial in trials]))
+    without_resolution: list[str] = []
+    if settings.mpp is not None or settings.tissue.needs_mpp:
+        without_resolution = [geometry.name for geometry in geometries if geometry.mpp is None]
     return Estimate(
         what="patches or slices",
         items=len(records),
         instances=instances,
-        bytes=instances * BYTES_PER_ROW
-        + readable * float(np.mean(picture_sizes) if picture_sizes else 0),
-        seconds=readable * float(np.mean(seconds)) / workers if seconds else 0.0,
-        tried=len(tried),
-        failed=tuple(failed),
-        without_resolution=tuple(g.name for g in geometries if needed and g.mpp is None),
+        bytes=instances * BYTES_PER_ROW + picture_bytes,
+        seconds=seconds / workers,
+        tried=len(sample),
+        failed=tuple(failures),
+        without_resolution=tuple(without_resolution),
         geometry=tuple(geometries),
     )
 
 
-def _slices(record: Record) -> int:
+class _Trial(NamedTuple):
+    """What one slide or series took."""
+
+    instances: int
+    picture_bytes: int
+    seconds: float
+
+
+def _count_slices(record: Record) -> int:
+    """Return the number of slices; of a DICOM series, whose files are one each, without reading."""
     if record.format == "dicom":
         return len(record.files)
     return len(getattr(open_source(record), "positions", ()))
@@ -164,8 +179,8 @@ def _try_patching(
         tissue = outlined_tissue(contours, name, slide)
     patches = cut(slide, tissue, settings)
     picture = thumbnail(slide)
-    pictures = picture, draw_overview(picture, tissue, patches)
-    return len(patches), sum(map(_jpeg_size, pictures))
+    overview = draw_overview(picture, tissue, patches)
+    return len(patches), _jpeg_size(picture) + _jpeg_size(overview)
 
 
 def _jpeg_size(image: Image.Image) -> int:
@@ -189,15 +204,18 @@ def estimate_features(
     encoder = options.build()
     if options.threads:
         torch.set_num_threads(options.threads)
-    encoded, reading_time, encoding_time, failed = 0, 0.0, 0.0, []
-    tried = evenly_spaced(todo, SAMPLE_SIZE)
-    for job, record in enumerate(tried):
+    encoded = 0
+    reading_time = 0.0
+    encoding_time = 0.0
+    failures: list[tuple[str, str]] = []
+    sample = evenly_spaced(todo, SAMPLE_SIZE)
+    for job, record in enumerate(sample):
         try:
             coordinates = read_coordinates(chosen.patches_file(record.name))
             patches = coordinates.patches() if record.kind == "slide" else None
             chunks = chunks_of(record, patches, job=job, size=options.batch)
             began = time.perf_counter()
-            chunk = next(reading(chunks, windows=options.windows, readers=0))
+            chunk = next(read_chunks(chunks, windows=options.windows, readers=0))
             reading_time += time.perf_counter() - began
             if chunk.error:
                 raise InputError(chunk.error)
@@ -208,7 +226,7 @@ def estimate_features(
         except BROKEN as e:
             if is_fault(e):
                 raise
-            failed.append((record.name, str(e)))
+            failures.append((record.name, str(e)))
     instances = float(sum(r.count for r in todo))
     # readers work in parallel with the encoder, so the slower of the two determines the time
     total = reading_time + encoding_time
@@ -220,15 +238,17 @@ def estimate_features(
         instances=instances,
         bytes=instances * (encoder.width * np.dtype(options.dtype).itemsize + BYTES_PER_ROW),
         seconds=instances * total / max(1, encoded) / workers,
-        tried=len(tried),
-        failed=tuple(failed),
+        tried=len(sample),
+        failed=tuple(failures),
     )
 
 
 def evenly_spaced(items: Sequence[T], n: int) -> list[T]:
     """Return at most n of the items, evenly spaced."""
+    if not items:
+        return []
     indices = np.unique(np.linspace(0, len(items) - 1, min(n, len(items))).round().astype(int))
-    return [items[i] for i in indices] if len(items) else []
+    return [items[i] for i in indices]
 
 
 def _format_size(count: float) -> str:
@@ -242,4 +262,6 @@ def _format_size(count: float) -> str:
 def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -23,7 +23,15 @@ from ..patches import Patches
 from ..slides import Windows
 from .comparable import KnownOptions
 from .coordinates import Coordinates, read_coordinates
-from .reading import BROKEN, READERS_DIED, Chunk, ReadChunk, chunks_of, in_lanes, reading
+from .reading import (
+    BROKEN,
+    Chunk,
+    ReadChunk,
+    chunks_of,
+    in_lanes,
+    is_dead_reader,
+    read_chunks,
+)
 from .records import Record
 from .stage import CohortStage
 from .work import SLICES, PatchSet
@@ -76,7 +84,7 @@ WITHOUT_EFFECT = {"weights", "device", "batch", "readers", "threads"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Drawn:
+class _Input:
     """A slide or series whose chunks are being read, or wait for that."""
 
     task: Task
@@ -116,7 +124,9 @@ class Extraction(CohortStage):
         encoder: Encoder | None = None,
     ) -> None:
         super().__init__()
-        self.set, self.options, self.identity = patch_set, options, identity
+        self.set = patch_set
+        self.options = options
+        self.identity = identity
         self.folder = patch_set.features(options.encoder)
         self.name = self.folder.name
         self._encoder = encoder
@@ -147,72 +157,79 @@ class Extraction(CohortStage):
         if not task.target.is_file():
             return None
         try:
-            known = self._examine(task, record)
+            outcome = self._examine(task, record)
         except (ProbSAError, OSError, ValueError, AttributeError, RecursionError) as e:
             if is_fault(e):
                 raise
             return None  # the file is damaged
-        if record is None and known is not None and known.kept:
-            self.record(task, known)  # the process was killed before it wrote one
-        return known
+        if record is None and outcome is not None and outcome.kept:
+            self.record(task, outcome)  # the process was killed before it wrote one
+        return outcome
 
     def _examine(self, task: Task, record: Record | None) -> Record | None:
         """Check an existing file of features; return None if it must be redone."""
-        patched: Record = task.payload
-        made_with = json.loads(read_stamp(task.target, "made_with") or "{}")
+        patch_record: Record = task.payload
+        stored = json.loads(read_stamp(task.target, "made_with") or "{}")
         coordinates = read_coordinates(self.set.patches_file(task.name))
         try:
-            content = self.content(patched)
+            content = self.content(patch_record)
         except OSError:  # the slide was put away
-            content = patched.content or str(made_with.get("slide"))
-        wanted = self._made_with(patched, coordinates, content=content)
-        if made_with != wanted:
-            differing = [k for k in wanted if made_with.get(k) != wanted[k]] or ["format"]
-            return patched.failed(
-                f"{task.target.name} was made with another {', '.join(differing)}. Give "
-                "--overwrite to redo it"
+            content = patch_record.content or str(stored.get("slide"))
+        expected = self._made_with(patch_record, coordinates, content=content)
+        if stored != expected:
+            differing = [key for key in expected if stored.get(key) != expected[key]]
+            return patch_record.failed(
+                f"{task.target.name} was made with another {', '.join(differing or ['format'])}. "
+                "Give --overwrite to redo it"
             )
         # the header alone: the features of a cohort may take an hour to read
         size = bag_size(task.target)
-        if size.rows != patched.count:
+        if size.rows != patch_record.count:
             return None
         if record is not None:
             return replace(record, kept=True)
         # without a record, the file itself tells how many instances are unreadable
-        return replace(_with_unreadable(patched, size.unreadable), kept=True)
+        return replace(_with_unreadable(patch_record, size.unreadable), kept=True)
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
         return task.target, self.record_file(task)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
-        drawn: dict[int, _Drawn] = {}
-        failed: list[Record] = []
-        fresh = self._draw(tasks, drawn, failed)
+        inputs: dict[int, _Input] = {}
+        failures: list[Record] = []
+        fresh_jobs = self._prepare_inputs(tasks, inputs, failures)
+        # slides that were in progress when a reader died: they are done one by one, since any of
+        # them may have killed it
         suspects: list[int] = []
-        """Slides that were in progress when a reader died: they are done one by one,
-        since any of them may have killed it."""
-        o = self.options
-        # draw the first slide before starting readers: there may be nothing to read
-        while (first := next(fresh, None) if not suspects else suspects[0]) is not None:
-            jobs = iter([first]) if suspects else chain([first], fresh)
-            begun: dict[int, _Encoding] = {}
+        while True:
+            # draw the first slide before starting readers: there may be nothing to read
+            first = suspects[0] if suspects else next(fresh_jobs, None)
+            if first is None:
+                break
+            jobs = iter([first]) if suspects else chain([first], fresh_jobs)
+            encodings: dict[int, _Encoding] = {}
+            chunks = read_chunks(
+                self._chunks(jobs, inputs),
+                windows=self.options.windows,
+                readers=self.options.readers,
+            )
             try:
-                reads = reading(self._chunks(jobs, drawn), windows=o.windows, readers=o.readers)
-                for chunk in reads:
-                    if chunk.job not in drawn:  # it has failed, or the chunk only fills a lane
+                for chunk in chunks:
+                    if chunk.job not in inputs:  # it has failed, or the chunk only fills a lane
                         continue
-                    outcome = self._encode(drawn[chunk.job], begun, chunk)
+                    outcome = self._encode(inputs[chunk.job], encodings, chunk)
                     if outcome is not None:
-                        del drawn[chunk.job]
+                        del inputs[chunk.job]
                         yield outcome
-                        yield from _emptied(failed)
+                        while failures:
+                            yield failures.pop(0)
                 suspects = suspects[1:]
             except RuntimeError as e:
-                if not str(e).startswith(READERS_DIED):
+                if not is_dead_reader(e):
                     raise
                 if suspects:
-                    task = drawn.pop(suspects.pop(0)).task
-                    failed.append(
+                    task = inputs.pop(suspects.pop(0)).task
+                    failures.append(
                         task.payload.failed(
                             f"a reader process was killed twice while reading this {task.noun}: "
                             "probably out of memory, or of shared memory (/dev/shm), or the file "
@@ -220,15 +237,16 @@ class Extraction(CohortStage):
                         )
                     )
                 else:
-                    suspects = list(drawn)
-        yield from failed
+                    suspects = list(inputs)
+        yield from failures
 
-    def _draw(
-        self, tasks: Iterator[Task], drawn: dict[int, _Drawn], failed: list[Record]
+    def _prepare_inputs(
+        self, tasks: Iterator[Task], inputs: dict[int, _Input], failures: list[Record]
     ) -> Iterator[int]:
         """Prepare one slide after the other as the readers have room; yield their indices."""
         for job, task in enumerate(tasks):
-            began, record = time.perf_counter(), task.payload
+            began = time.perf_counter()
+            record = task.payload
             assert isinstance(record, Record)
             try:
                 coordinates = read_coordinates(self.set.patches_file(task.name))
@@ -247,10 +265,10 @@ class Extraction(CohortStage):
             except BROKEN as e:
                 if is_fault(e):
                     raise
-                failed.append(record.failed(str(e) or type(e).__name__))
+                failures.append(record.failed(str(e) or type(e).__name__))
                 continue
             made_with = self._made_with(record, coordinates, content=content)
-            drawn[job] = _Drawn(
+            inputs[job] = _Input(
                 task=task,
                 coordinates=coordinates,
                 patches=patches,
@@ -259,7 +277,7 @@ class Extraction(CohortStage):
             )
             yield job
 
-    def _chunks(self, jobs: Iterator[int], drawn: dict[int, _Drawn]) -> Iterator[Chunk | None]:
+    def _chunks(self, jobs: Iterator[int], inputs: dict[int, _Input]) -> Iterator[Chunk | None]:
         """Yield what the readers read, in order; reader k gets every readers-th chunk from k.
 
         The patches of a slide are divided among the readers. A scan is decoded as a whole, so all
@@ -268,29 +286,29 @@ class Extraction(CohortStage):
         """
         lanes = max(1, self.options.readers) if self.set.path.name == SLICES else 1
 
-        def of_job(job: int) -> Iterator[Chunk]:
-            slide = drawn[job]
+        def job_chunks(job: int) -> Iterator[Chunk]:
+            slide = inputs[job]
             record: Record = slide.task.payload
             for chunk in chunks_of(record, slide.patches, job=job, size=self.options.batch):
-                if job not in drawn:  # it has failed in the meantime
+                if job not in inputs:  # it has failed in the meantime
                     break
                 yield chunk
 
-        yield from in_lanes(map(of_job, jobs), lanes)
+        yield from in_lanes(map(job_chunks, jobs), lanes)
 
     def _encode(
-        self, slide: _Drawn, begun: dict[int, "_Encoding"], chunk: ReadChunk
+        self, slide: _Input, encodings: dict[int, _Encoding], chunk: ReadChunk
     ) -> Record | None:
         """Encode a chunk; after the last one of a slide, write its bag and return the outcome."""
         record: Record = slide.task.payload
         n = record.count
-        if chunk.job not in begun:
-            begun[chunk.job] = _Encoding(
+        if chunk.job not in encodings:
+            encodings[chunk.job] = _Encoding(
                 features=np.zeros((n, self.encoder.width), self.options.dtype),
                 unreadable=np.zeros(n, bool),
                 intensity=np.zeros(n, np.float32),
             )
-        arrays = begun[chunk.job]
+        arrays = encodings[chunk.job]
         try:
             if chunk.error:
                 raise BagError(chunk.error)
@@ -322,14 +340,14 @@ class Extraction(CohortStage):
                 },
             )
         except BROKEN as e:
-            # torch may report a dead reader at any moment: it need not be this slide's fault
-            if is_disk_full(e) or is_fault(e) or str(e).startswith(READERS_DIED):
+            # a dead reader may be reported at any moment: it need not be this slide's fault
+            if is_disk_full(e) or is_fault(e) or is_dead_reader(e):
                 raise
-            del begun[chunk.job]
+            del encodings[chunk.job]
             return record.failed(str(e) or type(e).__name__)
-        del begun[chunk.job]
-        done = _with_unreadable(record, int(arrays.unreadable.sum()))
-        return replace(done, seconds=time.perf_counter() - slide.began)
+        del encodings[chunk.job]
+        outcome = _with_unreadable(record, int(arrays.unreadable.sum()))
+        return replace(outcome, seconds=time.perf_counter() - slide.began)
 
     def _to_disk_dtype(self, values: np.ndarray) -> np.ndarray:
         """Convert features to the data type of the file.
@@ -363,14 +381,9 @@ class Extraction(CohortStage):
 
 def compared_features(options: ExtractOptions) -> dict[str, Any]:
     """Return the values by which features are compared, without encoder and windows."""
-    stated = {*WITHOUT_EFFECT, "encoder", "windows"}
-    values = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in stated}
-    return FEATURES.compared(values)
-
-
-def _emptied(failed: list[Record]) -> Iterator[Record]:
-    while failed:
-        yield failed.pop(0)
+    omitted = {*WITHOUT_EFFECT, "encoder", "windows"}
+    names = [field.name for field in fields(options) if field.name not in omitted]
+    return FEATURES.compared({name: getattr(options, name) for name in names})
 
 
 def _with_unreadable(record: Record, unreadable: int) -> Record:

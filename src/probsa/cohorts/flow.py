@@ -27,7 +27,7 @@ from .patching import Patching
 from .records import NOUNS, Record
 from .report import CohortReport, write_report
 from .stage import CohortStage
-from .work import SLICES, PatchSet, WorkFolder, earlier_files, settle
+from .work import SLICES, PatchSet, WorkFolder, earlier_files, write_settings
 
 OnOutcome = Callable[[TaskOutcome, int], None]
 """Called with each outcome as soon as it is known, and with the number of outcomes to come."""
@@ -92,16 +92,18 @@ def patch_cohort(
     Raises:
         InputError: There is nothing to read, or the work folder was made with other settings.
     """
-    source, out, contours = Path(source), Path(out), optional_path(contours)
     # Slurm jobs may have other working directories
-    source, out = source.absolute(), out.absolute()
-    contours = None if contours is None else contours.absolute()
+    source = Path(source).absolute()
+    out = Path(out).absolute()
+    contours = optional_path(contours)
+    if contours is not None:
+        contours = contours.absolute()
     records = find_inputs(source, mpp=mpp)
     if contours is not None and not contours.is_dir():
         raise InputError(f"there is no folder of contours {contours}")
     fallback = None if isinstance(mpp, Mapping) else mpp
     open_output(out, earlier=earlier_files)
-    work, reports = WorkFolder(out), []
+    work = WorkFolder(out)
     records = keep_earlier_names(records, work)
 
     def tell(outcome: TaskOutcome, total: int) -> None:
@@ -110,23 +112,33 @@ def patch_cohort(
         if on_outcome is not None:
             on_outcome(outcome, total)
 
-    of_kinds = [[r for r in records if r.kind == kind] for kind in ("slide", "ct")]
-    shares = [share_of(of_kind, run.share, size=Record.bytes_on_disk) for of_kind in of_kinds]
-    total = sum(map(len, shares))
-    for what, of_kind, share in zip(("patches", "slices"), of_kinds, shares, strict=True):
-        if not of_kind:
-            continue
-        kind = of_kind[0].kind
-        slide_settings = settings if kind == "slide" else None
-        patch_set = _settle_settings(work, slide_settings, overwrite=run.overwrite)
-        stage = Patching(
-            work, patch_set, settings=slide_settings, contours=contours, fallback=fallback
-        )
+    slides = [record for record in records if record.kind == "slide"]
+    series = [record for record in records if record.kind == "ct"]
+    slides_share = share_of(slides, run.share, size=Record.bytes_on_disk)
+    series_share = share_of(series, run.share, size=Record.bytes_on_disk)
+    total = len(slides_share) + len(series_share)
+
+    def patch(
+        inputs: Sequence[Record],
+        share: Sequence[Record],
+        settings: PatchSettings | None,
+        *,
+        what: str,
+    ) -> CohortReport:
+        """Patch the share of the inputs of one kind, and report on it."""
+        patch_set = _write_settings(work, settings, overwrite=run.overwrite)
+        stage = Patching(work, patch_set, settings=settings, contours=contours, fallback=fallback)
         tasks = [_task(r, patch_set.patches_file(r.name), size=r.bytes_on_disk()) for r in share]
         outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=tell)
         table = patch_set.report(_report_name("patch", run.share))
-        others = _other_records(patch_set, of_kind) if run.share == WHOLE else ()
-        reports.append(write_report(table, outcomes, what=what, others=others))
+        others = _other_records(patch_set, inputs) if run.share == WHOLE else ()
+        return write_report(table, outcomes, what=what, others=others)
+
+    reports = []
+    if slides:
+        reports.append(patch(slides, slides_share, settings, what="patches"))
+    if series:
+        reports.append(patch(series, series_share, None, what="slices"))
     return tuple(reports)
 
 
@@ -138,7 +150,7 @@ def _other_records(patch_set: PatchSet, records: Sequence[Record]) -> Iterator[R
             yield record
 
 
-def _settle_settings(
+def _write_settings(
     work: WorkFolder, settings: PatchSettings | None, *, overwrite: bool
 ) -> PatchSet:
     """Return the patch set for some settings (None: for CT), and write these to the work folder.
@@ -148,7 +160,7 @@ def _settle_settings(
     """
     if settings is None:
         patch_set = PatchSet(work.path / SLICES)
-        settle(
+        write_settings(
             patch_set.settings_file,
             {"kind": "ct"},
             options=PATCHES,
@@ -158,9 +170,13 @@ def _settle_settings(
         return patch_set
     values = settings.to_dict()
     tissue = values.pop("tissue")
-    settle(work.tissue_file, tissue, options=TISSUE, overwrite=overwrite, what="tissue settings")
+    write_settings(
+        work.tissue_file, tissue, options=TISSUE, overwrite=overwrite, what="tissue settings"
+    )
     patch_set = PatchSet(work.path / settings.folder)
-    settle(patch_set.settings_file, values, options=PATCHES, overwrite=overwrite, what="settings")
+    write_settings(
+        patch_set.settings_file, values, options=PATCHES, overwrite=overwrite, what="settings"
+    )
     return patch_set
 
 
@@ -187,8 +203,9 @@ def extract_cohort(
         InputError: `out` is not a work folder, or no slide has patches.
         WeightsError: The weights of the encoder are missing.
     """
-    out, slides = Path(out), optional_path(slides)
-    chosen = WorkFolder(out.absolute()).choose(patch_set)
+    out = Path(out).absolute()
+    slides = optional_path(slides)
+    chosen = WorkFolder(out).choose(patch_set)
     all_records = list(chosen.records())
     records = [r for r in all_records if r.status == "done"]
     without_patches = len(all_records) - len(records)
@@ -197,35 +214,30 @@ def extract_cohort(
             f"no slide of {chosen.path} has patches: see {chosen.report('patch')} for the reasons"
         )
     if slides is not None:
-        here = inputs_by_name(slides.absolute())
-        records = [
-            replace(r, source=here[r.name].source, files=here[r.name].files)
-            if r.name in here
-            else r
-            for r in records
-        ]
-    open_output(out.absolute(), earlier=earlier_files)
+        records = _moved(records, slides.absolute())
+    open_output(out, earlier=earlier_files)
     options = options.absolute()
-    in_process = run.engine == "local" and run.workers == 1
-    # If workers load encoders of their own, this process needs only its identity, not the GPU.
-    encoder = (options if in_process else replace(options, device="cpu")).build()
+    # if workers load encoders of their own, this process needs only its identity, not the GPU
+    is_alone = run.engine == "local" and run.workers == 1
+    encoder = (options if is_alone else replace(options, device="cpu")).build()
     stage = Extraction(
-        chosen, options, identity=encoder.identity, encoder=encoder if in_process else None
+        chosen, options, identity=encoder.identity, encoder=encoder if is_alone else None
     )
-    tasks = [
-        _task(r, named_file(stage.folder, r.name, ".h5"), size=r.count)
-        for r in share_of(records, run.share, size=lambda record: record.count)
-    ]
-    usable = ("", chosen.made_with)
-    todo = [t for t in tasks if t.payload.settings in usable]
-    outcomes = [
-        t.payload.failed(
-            "its patches were made with settings other than the folder's current ones: give "
-            f"--overwrite to probsa patch for this {t.noun} too, and then to probsa extract"
-        )
-        for t in tasks
-        if t.payload.settings not in usable
-    ]
+    todo: list[Task] = []
+    outcomes: list[Record] = []
+    for record in share_of(records, run.share, size=lambda record: record.count):
+        task = _task(record, named_file(stage.folder, record.name, ".h5"), size=record.count)
+        # records without settings were written before these were stored
+        if record.settings in ("", chosen.made_with):
+            todo.append(task)
+        else:
+            outcomes.append(
+                record.failed(
+                    "its patches were made with settings other than the folder's current ones: "
+                    f"give --overwrite to probsa patch for this {task.noun} too, and then to "
+                    "probsa extract"
+                )
+            )
     outcomes += _run_stage(stage, todo, run=run, total=len(todo), on_outcome=on_outcome)
     metadata = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
     if without_patches:
@@ -237,6 +249,18 @@ def extract_cohort(
         others=chosen.records(stage.name) if run.share == WHOLE else (),
         metadata=tuple(metadata),
     )
+
+
+def _moved(records: Sequence[Record], folder: Path) -> list[Record]:
+    """Return the records with the files of a folder, where it has slides of their names."""
+    inputs = inputs_by_name(folder)
+    moved = []
+    for record in records:
+        file = inputs.get(record.name)
+        if file is not None:
+            record = replace(record, source=file.source, files=file.files)
+        moved.append(record)
+    return moved
 
 
 def _task(record: Record, target: Path, *, size: float) -> Task:
@@ -258,8 +282,8 @@ def _run_stage(
     files = {work.tissue_file, stage.set.settings_file, report}
     for task in tasks:
         files.update(stage.outputs(task))
-    own = {path.with_name(shortened(path.name)) for path in files}
-    remove_leftovers(work.path, own=own.__contains__)
+    names_of_leftovers = {path.with_name(shortened(path.name)) for path in files}
+    remove_leftovers(work.path, own=names_of_leftovers.__contains__)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
     default_workers = max(1, min(MAX_DEFAULT_WORKERS, cores(), len(tasks) // 4))

@@ -1,20 +1,18 @@
 """The geometry of each slide's patches, and slides of unknown resolution."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from ..core import counted, write_csv
-from ..errors import ProbSAError
+from ..errors import ProbSAError, UnknownResolution
 from ..patches import PatchSettings, patch_geometry
 from ..slides import Slide
 
-ADVICE = "give --slide-mpp"
-"""Words in the reason of every slide that failed because its resolution is unknown."""
-SHOWN = 3
+MAX_NAMES = 3
+"""Number of names that a line of the terminal lists."""
 MAX_LINES = 8
 """Number of lines that the terminal shows; the JSON has all slides."""
 
@@ -45,26 +43,30 @@ class SlideGeometry:
     """Distance of neighbouring patches at level 0."""
     reason: str = ""
     """Why no patch can be cut."""
+    needs_mpp: bool = False
+    """Whether the reason is that the resolution is unknown."""
 
     @classmethod
     def of_slide(cls, slide: Slide, settings: PatchSettings, *, name: str) -> "SlideGeometry":
         """Return the geometry of an open slide, whose pixels are not read."""
-        mpp, source = slide.mpp, slide.mpp_source or "; ".join(slide.mpp_rejected)
-        given = slide.mpp_is_given
+        geometry = cls(
+            name=name,
+            mpp=slide.mpp,
+            mpp_source=slide.mpp_source or "; ".join(slide.mpp_rejected),
+            mpp_is_given=slide.mpp_is_given,
+        )
         try:
             patch = patch_geometry(slide, settings)
         except ProbSAError as e:
-            return cls(name=name, mpp=mpp, mpp_source=source, mpp_is_given=given, reason=str(e))
+            needs_mpp = isinstance(e, UnknownResolution)
+            return replace(geometry, reason=str(e), needs_mpp=needs_mpp)
         side = patch.size[0]
-        return cls(
-            name=name,
-            mpp=mpp,
-            mpp_source=source,
-            mpp_is_given=given,
+        return replace(
+            geometry,
             level=patch.level,
             factor=patch.factor,
             side=settings.size,
-            side_um=None if mpp is None else side * mpp,
+            side_um=None if slide.mpp is None else side * slide.mpp,
             side_level=side / patch.factor,
             side_level0=side,
             stride_level0=patch.step[0],
@@ -77,8 +79,8 @@ class SlideGeometry:
         if self.mpp_source:
             mpp += f" ({'as ' if self.mpp_is_given else ''}{self.mpp_source})"
         if self.level is None:
-            why = "the resolution is needed" if ADVICE in self.reason else self.reason
-            return f"µm per pixel {mpp}: no patches: {why}"
+            reason = "the resolution is needed" if self.needs_mpp else self.reason
+            return f"µm per pixel {mpp}: no patches: {reason}"
         um = "" if self.side_um is None else f" = {self.side_um:.4g} µm"
         return (
             f"µm per pixel {mpp}; patch {self.side} px{um}, read as {self.side_level:.5g} px of "
@@ -89,21 +91,25 @@ class SlideGeometry:
 
 def print_geometries(geometries: Sequence[SlideGeometry], console: Console) -> None:
     """Print a line for each slide; slides of the same geometry share one."""
-    by_sentence = sorted(geometries, key=lambda g: g.sentence)
-    groups = [(s, [g.name for g in of]) for s, of in groupby(by_sentence, lambda g: g.sentence)]
-    for sentence, names in groups[:MAX_LINES]:
-        who = names[0] if len(names) == 1 else f"{len(names)} slides ({names[0]}, …)"
-        console.print(f"{who}: {sentence}", markup=False, soft_wrap=True)
-    if len(groups) > MAX_LINES:
-        rest = sum(len(names) for _, names in groups[MAX_LINES:])
+    names_by_sentence: dict[str, list[str]] = {}
+    for geometry in geometries:
+        names_by_sentence.setdefault(geometry.sentence, []).append(geometry.name)
+    lines = sorted(names_by_sentence.items())
+    for sentence, names in lines[:MAX_LINES]:
+        slides = names[0] if len(names) == 1 else f"{len(names)} slides ({names[0]}, …)"
+        console.print(f"{slides}: {sentence}", markup=False, soft_wrap=True)
+    if len(lines) > MAX_LINES:
+        rest = sum(len(names) for _, names in lines[MAX_LINES:])
         console.print(f"and {counted(rest, 'slide')} more: --json lists all", markup=False)
 
 
 def resolution_hint(names: Sequence[str]) -> str:
     """Return one hint for all slides of unknown resolution."""
-    shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    slides = ", ".join(repr(name) for name in names[:MAX_NAMES])
+    if len(names) > MAX_NAMES:
+        slides += ", …"
     return (
-        f"{counted(len(names), 'slide')} of unknown resolution ({shown}): give --slide-mpp with "
+        f"{counted(len(names), 'slide')} of unknown resolution ({slides}): give --slide-mpp with "
         "one number for all of them, or with a table slide,mpp, which --dry-run --mpp-table FILE "
         "writes for you to fill in"
     )

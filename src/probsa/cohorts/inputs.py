@@ -40,51 +40,59 @@ def find_inputs(source: Path | str, *, mpp: Resolution | None = None) -> list[Re
     source = Path(source)
     if not source.exists():
         raise InputError(f"there is no file or folder {source}")
-    scans = list_scans(source)
-    studies = {s.path for s in scans.sources if s.format == "dicom"}
-    found = [
-        _slide(path)
-        for path in slide_files(source)
-        if not (
-            path.suffix.lower() in PLAIN_SUFFIXES
-            and (path.parent in studies or is_work_picture(path))
-        )
-    ]
-    found = _named_by_folder(found, root=source if source.is_dir() else source.parent)
-    found += [
-        Record(
-            name=bag_name(s.name),
-            kind="ct",
-            source=str(s.path.absolute()),
-            files=tuple(str(f.absolute()) for f in s.files),
-            format=s.format,
-            notes=(*s.notes, *_name_notes(s.name)),
-        )
-        for s in scans.sources
-    ]
-    found += [
-        Record(name=bag_name(f.name), kind="ct", source=str(f.files[0].absolute()), reason=f.reason)
-        for f in scans.failures
-    ]
-    if not found:
+    records = _find_slides_and_series(source)
+    if not records:
         files = [source] if source.is_file() else files_below(source)
         kinds = sorted({p.suffix or p.name for p in files})[:8]
         raise InputError(
             f"there are no slides, DICOM series or NIfTI files in {source}: found "
             f"{', '.join(kinds) or 'no file'}"
         )
-    found = _make_names_unique(sorted(found, key=lambda r: r.name))
+    records = _make_names_unique(sorted(records, key=lambda r: r.name))
     if not isinstance(mpp, Mapping):
-        return found
-    given = {
-        r.name: resolution_of(mpp, r.name, Path(r.source).name) for r in found if r.kind == "slide"
-    }
-    if given and all(value is None for value in given.values()):
+        return records
+    resolutions: dict[str, float | None] = {}
+    for record in records:
+        if record.kind == "slide":
+            file_name = Path(record.source).name
+            resolutions[record.name] = resolution_of(mpp, record.name, file_name)
+    if resolutions and all(value is None for value in resolutions.values()):
         raise InputError(
-            f"the table of resolutions names none of the {len(given)} slides: its first line is "
-            f"for {next(iter(mpp), 'no slide')!r}, but the first slide is {next(iter(given))!r}"
+            f"the table of resolutions names none of the {len(resolutions)} slides: its first "
+            f"line is for {next(iter(mpp), 'no slide')!r}, but the first slide is "
+            f"{next(iter(resolutions))!r}"
         )
-    return [replace(r, mpp=given.get(r.name)) for r in found]
+    return [replace(record, mpp=resolutions.get(record.name)) for record in records]
+
+
+def _find_slides_and_series(source: Path) -> list[Record]:
+    """Return what there is at a path, with names that may repeat."""
+    scans = list_scans(source)
+    studies = {scan.path for scan in scans.sources if scan.format == "dicom"}
+    slides: list[Record] = []
+    for path in slide_files(source):
+        # plain images beside a DICOM series are previews of it
+        is_plain = path.suffix.lower() in PLAIN_SUFFIXES
+        if is_plain and (path.parent in studies or is_work_picture(path)):
+            continue
+        slides.append(_slide(path))
+    records = _named_by_folder(slides, root=source if source.is_dir() else source.parent)
+    for scan in scans.sources:
+        records.append(
+            Record(
+                name=bag_name(scan.name),
+                kind="ct",
+                source=str(scan.path.absolute()),
+                files=tuple(str(file.absolute()) for file in scan.files),
+                format=scan.format,
+                notes=(*scan.notes, *_name_notes(scan.name)),
+            )
+        )
+    for failure in scans.failures:
+        source_file = str(failure.files[0].absolute())
+        name = bag_name(failure.name)
+        records.append(Record(name=name, kind="ct", source=source_file, reason=failure.reason))
+    return records
 
 
 def check_source(source: Path) -> None:
@@ -96,7 +104,8 @@ def check_source(source: Path) -> None:
     if not source.is_dir():
         return
     for folder, _, names in os.walk(source, followlinks=True):
-        for path in (Path(folder, name) for name in names):
+        for name in names:
+            path = Path(folder, name)
             if path.suffix.lower() in SLIDE_SUFFIXES or (path.is_file() and is_scan(path)):
                 return
     find_inputs(source)
@@ -111,8 +120,8 @@ def resolve_mpp(record: Record, fallback: float | None) -> Record:
     if fallback is None or record.kind != "slide":
         return record
     with open_slide(Path(record.source)) as slide:
-        known = slide.mpp is not None
-    return replace(record, mpp=None if known else fallback)
+        states_mpp = slide.mpp is not None
+    return replace(record, mpp=None if states_mpp else fallback)
 
 
 def inputs_by_name(source: Path) -> dict[str, Record]:
@@ -127,16 +136,16 @@ def keep_earlier_names(records: list[Record], work: WorkFolder) -> list[Record]:
     An earlier version replaced characters such as `#`, and a folder of slides may have got another
     slide of the same file name since. A second name would make a second bag of the same slide.
     """
-    names = work.names()
-    taken = {record.name for record in records}
-    kept: list[Record] = []
+    earlier_names = work.names()
+    new_names = {record.name for record in records}
+    renamed: list[Record] = []
     for record in records:
-        earlier = names.get(record.paths, record.name)
-        if earlier != record.name and earlier not in taken:
+        earlier = earlier_names.get(record.paths, record.name)
+        if earlier != record.name and earlier not in new_names:
             note = f"Its bag is called {earlier!r}, as before in this work folder."
             record = replace(record, name=earlier, notes=(*record.notes, note))
-        kept.append(record)
-    return kept
+        renamed.append(record)
+    return renamed
 
 
 def _slide(path: Path) -> Record:
@@ -155,7 +164,9 @@ def _slide(path: Path) -> Record:
 def _name_notes(name: str) -> tuple[str, ...]:
     """Say that a bag cannot have the name of its file."""
     bag = bag_name(name)
-    return () if bag == name.strip() else (f"No bag can be called {name!r}: it is {bag!r}.",)
+    if bag == name.strip():
+        return ()
+    return (f"No bag can be called {name!r}: it is {bag!r}.",)
 
 
 def _named_by_folder(slides: list[Record], *, root: Path) -> list[Record]:
@@ -163,32 +174,31 @@ def _named_by_folder(slides: list[Record], *, root: Path) -> list[Record]:
 
     A slide that is alone in its folder has the name of the folder, others that of their file too.
     """
-    repeats = Counter(slide.name for slide in slides)
-    beside = Counter(Path(slide.source).parent for slide in slides)
-    taken = set(repeats)
-    named: list[Record] = []
+    slides_of_name = Counter(slide.name for slide in slides)
+    slides_in_folder = Counter(Path(slide.source).parent for slide in slides)
+    names = set(slides_of_name)
+    records: list[Record] = []
     for slide in slides:
         folder = Path(slide.source).parent
         parts = folder.relative_to(root.absolute()).parts
-        if repeats[slide.name] == 1 or not parts:
-            named.append(slide)
-            continue
-        name = "_".join(parts)
-        if beside[folder] > 1 or bag_name(name) in taken:
-            name = f"{name}_{slide.name}"
-        taken.add(bag_name(name))
-        notes = (*slide.notes, *_name_notes(name))
-        named.append(replace(slide, name=bag_name(name), notes=notes))
-    return named
+        if slides_of_name[slide.name] > 1 and parts:
+            name = "_".join(parts)
+            if slides_in_folder[folder] > 1 or bag_name(name) in names:
+                name = f"{name}_{slide.name}"
+            names.add(bag_name(name))
+            notes = (*slide.notes, *_name_notes(name))
+            slide = replace(slide, name=bag_name(name), notes=notes)
+        records.append(slide)
+    return records
 
 
-def _make_names_unique(found: list[Record]) -> list[Record]:
+def _make_names_unique(records: list[Record]) -> list[Record]:
     """Number inputs with the same name, and let all but the first fail with a reason.
 
     Otherwise they would overwrite each other's files.
     """
     by_name: dict[str, Record] = {}
-    for record in found:
+    for record in records:
         first = by_name.setdefault(record.name, record)
         if first is not record:
             k = 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core import is_disk_full, is_fault
-from ..errors import ProbSAError
+from ..errors import ProbSAError, UnknownResolution
 from ..jobs import Task, TaskOutcome
 from ..patches import (
     PatchSettings,
@@ -61,20 +61,23 @@ class Patching(CohortStage):
         fallback: float | None = None,
     ) -> None:
         super().__init__()
-        self.work, self.set = work, patch_set
-        self.settings, self.contours, self.fallback = settings, contours, fallback
+        self.work = work
+        self.set = patch_set
+        self.settings = settings
+        self.contours = contours
+        self.fallback = fallback
 
     def known(self, task: Task) -> Record | None:
         record = Record.read(self.record_file(task))
         if record is None or record.status == "failed":
             return record  # of this run: `prepare` removed earlier failures
         try:
-            wanted = self._made_with(resolve_mpp(task.payload, self.fallback))
+            made_with = self._made_with(resolve_mpp(task.payload, self.fallback))
         except BROKEN as e:
             if is_fault(e):
                 raise
             return None  # `run` will report what is wrong with the file
-        if record.made_with != wanted:
+        if record.made_with != made_with:
             return record.failed(
                 f"the {task.noun}, its contours, its --slide-mpp or the settings have changed "
                 "since its patches were made. Give what was given then, another --out to keep "
@@ -89,7 +92,8 @@ class Patching(CohortStage):
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         for task in tasks:
-            began, record = time.perf_counter(), task.payload
+            began = time.perf_counter()
+            record = task.payload
             assert isinstance(record, Record)
             try:
                 if not record.reason and record.kind == "ct":
@@ -97,20 +101,28 @@ class Patching(CohortStage):
                 elif not record.reason:
                     resolved = resolve_mpp(record, self.fallback)
                     with open_slide(Path(record.source), mpp=resolved.mpp) as slide:
-                        record = self._described(resolved, slide)
+                        record = self._describe(resolved, slide)
                         record = self._cut(record, slide)
             except BROKEN as e:
                 if is_disk_full(e) or is_fault(e):
                     raise
-                record = replace(record, reason=str(e) or type(e).__name__)
+                record = replace(
+                    record,
+                    reason=str(e) or type(e).__name__,
+                    needs_mpp=isinstance(e, UnknownResolution),
+                )
             yield replace(record, seconds=time.perf_counter() - began)
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
-        work, name = self.work, task.name
-        pictures = work.thumbnail(name), work.overview(name)
-        return task.target, self.record_file(task), work.contours(name), *pictures
+        return (
+            task.target,
+            self.record_file(task),
+            self.work.contours(task.name),
+            self.work.thumbnail(task.name),
+            self.work.overview(task.name),
+        )
 
-    def _described(self, record: Record, slide: Slide) -> Record:
+    def _describe(self, record: Record, slide: Slide) -> Record:
         """Return the record with what an open slide states."""
         assert self.settings is not None, "slides have settings"
         return replace(
@@ -125,6 +137,7 @@ class Patching(CohortStage):
         )
 
     def _cut(self, record: Record, slide: Slide) -> Record:
+        """Find the tissue, write its pictures and the patches, and return the outcome."""
         assert self.settings is not None, "slides have settings"
         name = record.name
         tissue = self._tissue(name, slide)
@@ -132,7 +145,8 @@ class Patching(CohortStage):
         write_image(self.work.thumbnail(name), picture)
         patches = cut(slide, tissue, self.settings)
         write_image(self.work.overview(name), draw_overview(picture, tissue, patches))
-        contours, source = self.work.contours(name), self._contours_file(name)
+        contours = self.work.contours(name)
+        source = self._contours_file(name)
         # If --contours names the work folder's own files, rewriting them would change their
         # content, and the patches would count as outdated.
         if source is None or not contours.exists() or not contours.samefile(source):
@@ -150,25 +164,27 @@ class Patching(CohortStage):
                 "--min-tissue"
             )
         else:
-            picture = self.work.thumbnail(name).relative_to(self.work.path)
+            thumbnail_file = self.work.thumbnail(name).relative_to(self.work.path)
             reason = (
-                f"no tissue found: look at {picture}. If there is some, give a lower "
+                f"no tissue found: look at {thumbnail_file}. If there is some, give a lower "
                 "--tissue-threshold or --min-tissue-area, --preset clam-biopsy, or --contours"
             )
         return replace(record, status="no_tissue", reason=reason)
 
     def _tissue(self, name: str, slide: Slide) -> Tissue:
+        """Return the tissue of the slide's file of contours, or else find it."""
         if self.contours is not None:
             return outlined_tissue(self.contours, name, slide)
         assert self.settings is not None, "slides have settings"
         return find_tissue(slide, self.settings.tissue)
 
     def _list_slices(self, record: Record) -> Record:
+        """Write the positions of a scan's slices and a picture of some, and return the outcome."""
         scan = open_source(record)
         assert not isinstance(scan, Slide), "a series is a scan"
         last = len(scan.positions) - 1
-        shown = np.unique(np.linspace(0, last, SLICES_SHOWN).round().astype(int))
-        sheet = contact_sheet([displayed_slice(scan, int(i)) for i in shown])
+        indices = np.unique(np.linspace(0, last, SLICES_SHOWN).round().astype(int))
+        sheet = contact_sheet([displayed_slice(scan, int(i)) for i in indices])
         write_image(self.work.thumbnail(record.name), sheet)
         record = replace(
             record,
@@ -194,25 +210,26 @@ class Patching(CohortStage):
         return replace(record, status="done", count=len(coords))
 
     def _is_complete(self, record: Record) -> bool:
+        """Return whether the file of coordinates is the one that the record tells of."""
         try:
             coordinates = read_coordinates(self.set.patches_file(record.name))
         except ProbSAError:
             return False
-        same_count = len(coordinates.coords) == record.count
-        return same_count and coordinates.made_with == record.made_with
+        has_count = len(coordinates.coords) == record.count
+        return has_count and coordinates.made_with == record.made_with
 
     def _contours_file(self, name: str) -> Path | None:
         return None if self.contours is None else outline_file(self.contours, name)
 
     def _made_with(self, record: Record) -> str:
         """Return a digest of all that the patches depend on."""
+        content = self.content(record)
+        settings = None if self.settings is None else compared_patches(self.settings)
         contours = self._contours_file(record.name)
-        return digest(
-            self.content(record),
-            record.mpp,
-            None if self.settings is None else compared_patches(self.settings),
-            content_of((contours,)) if contours is not None and contours.is_file() else None,
-        )
+        contours_content = None
+        if contours is not None and contours.is_file():
+            contours_content = content_of((contours,))
+        return digest(content, record.mpp, settings, contours_content)
 
 
 def _resolution_notes(slide: Slide) -> tuple[str, ...]:

@@ -40,8 +40,21 @@ METHOD = "spawn"
 """How readers are started: a fork would copy the encoder's threads in an undefined state."""
 PREFETCHED = 2
 """Number of chunks that each reader prepares ahead."""
-READERS_DIED = "DataLoader worker"
+
+
+TORCH_REPORT = "DataLoader worker"
 """Start of torch's error message if a reader process has died."""
+
+
+class ReadersDied(RuntimeError):
+    """A reader process was killed."""
+
+
+def is_dead_reader(error: Exception) -> bool:
+    """Return whether an error reports a dead reader; torch has no class of errors for that."""
+    if isinstance(error, ReadersDied):
+        return True
+    return isinstance(error, RuntimeError) and str(error).startswith(TORCH_REPORT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +85,12 @@ class ReadChunk(NamedTuple):
     error: str
     """Why the slide cannot be read at all; empty if it can."""
 
+    @classmethod
+    def empty(cls, job: int, start: int, stop: int, error: str = "") -> "ReadChunk":
+        """Return a chunk without pixels: of a slide that cannot be read, or to fill a lane."""
+        none = torch.zeros(0)
+        return cls(job, start, stop, none.byte(), none.bool(), none, error)
+
 
 NO_JOB = -1
 """The job of a chunk that only fills a place in a lane."""
@@ -82,14 +101,14 @@ class PixelReader(Dataset[ReadChunk]):
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
-        self._job = -1
+        # the slide that is open, and why it could not be opened
+        self._job = NO_JOB
         self._open: Slide | Scan | None = None
         self._error = ""
 
     def __getitem__(self, chunk: Chunk | None) -> ReadChunk:
         if chunk is None:
-            none = torch.zeros(0)
-            return ReadChunk(NO_JOB, 0, 0, none.byte(), none.bool(), none, "")
+            return ReadChunk.empty(NO_JOB, 0, 0)
         try:
             source = self._source(chunk)
             if isinstance(source, Scan):
@@ -104,12 +123,10 @@ class PixelReader(Dataset[ReadChunk]):
             if is_fault(e):
                 raise
             self._error = str(e) or type(e).__name__
-            none = torch.zeros(0)
-            return ReadChunk(
-                chunk.job, chunk.start, chunk.stop, none.byte(), none.bool(), none, self._error
-            )
+            return ReadChunk.empty(chunk.job, chunk.start, chunk.stop, self._error)
 
     def _source(self, chunk: Chunk) -> Slide | Scan:
+        """Return the slide or scan of a chunk, which stays open until another one is read."""
         if chunk.job == self._job:
             if self._open is None:  # opening it failed before: repeat the error at once
                 raise ProbSAError(self._error)
@@ -123,7 +140,8 @@ class PixelReader(Dataset[ReadChunk]):
         """Close the slide that is open."""
         if isinstance(self._open, Slide):
             self._open.close()
-        self._job, self._open = -1, None
+        self._job = NO_JOB
+        self._open = None
 
 
 def open_source(record: Record) -> Slide | Scan:
@@ -145,9 +163,12 @@ def open_source(record: Record) -> Slide | Scan:
 
 
 def _read_patches(slide: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
+    """Return the pixels of patches, and which of them could not be decoded."""
     assert chunk.patches is not None, "the chunks of a slide contain its patches"
-    size, n = chunk.patches.size, len(chunk.patches)
-    pixels, unreadable = np.zeros((n, size, size, 3), np.uint8), np.zeros(n, bool)
+    size = chunk.patches.size
+    n = len(chunk.patches)
+    pixels = np.zeros((n, size, size, 3), np.uint8)
+    unreadable = np.zeros(n, bool)
     for i in range(n):
         try:
             pixels[i] = read_patch(slide, chunk.patches, i)
@@ -157,6 +178,7 @@ def _read_patches(slide: Slide, chunk: Chunk) -> tuple[Tensor, Tensor]:
 
 
 def _read_slices(scan: Scan, chunk: Chunk, windows: Windows) -> tuple[Tensor, Tensor]:
+    """Return the slices in these windows, and that none of them is unreadable."""
     if len(scan.positions) != chunk.record.count:
         raise SlideError(
             f"{scan.path}: {len(scan.positions)} slices can be read here, "
@@ -197,7 +219,7 @@ def in_lanes(jobs: Iterator[Iterator[Chunk]], lanes: int) -> Iterator[Chunk | No
                 yield chunk
 
 
-def reading(
+def read_chunks(
     chunks: Iterator[Chunk | None], *, windows: Windows, readers: int
 ) -> Iterator[ReadChunk]:
     """Read chunks in order; reader processes, if there are any, read ahead.
@@ -210,7 +232,7 @@ def reading(
         readers: Number of reader processes; 0 reads in this process.
 
     Raises:
-        RuntimeError: A reader process was killed; the message begins with READERS_DIED.
+        ReadersDied: A reader process was killed.
     """
     pixels = PixelReader(windows)
     loader = DataLoader(
@@ -226,9 +248,13 @@ def reading(
         with _signals_of_readers():
             reads = iter(loader)
         yield from reads
+    except RuntimeError as e:
+        if is_dead_reader(e):
+            raise ReadersDied(str(e)) from e
+        raise
     except (OSError, EOFError) as e:
         if readers:  # what a dying reader had sent cannot be received
-            raise RuntimeError(f"{READERS_DIED} is not heard any more: {e}") from e
+            raise ReadersDied(f"a reader process is not heard any more: {e}") from e
         raise
     finally:
         pixels.close()

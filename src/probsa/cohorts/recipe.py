@@ -45,25 +45,25 @@ class FeatureRecipe:
 
         Returns: None if no bag states it, or if the settings of the patches are not beside them.
         """
-        first = (_made_with(folder / f"{name}.h5") for name in names[:LOOKED_AT])
-        made = next(filter(None, first), None)
-        stored = stored_settings(PatchSet(folder.parent))
-        if made is None or not stored:
+        made_with = _first_made_with(folder, names[:LOOKED_AT])
+        settings = stored_settings(PatchSet(folder.parent))
+        if made_with is None or not settings:
             return None
-        is_ct = stored.get("kind") == "ct"
-        values = {
-            "kind": "ct" if is_ct else "slide",
-            "encoder": EncoderName.parse(str(made.get("encoder", ""))).name,
-            "identity": made.get("encoder"),
-            "precision": made.get("precision"),
-            "dtype": made.get("dtype"),
-            "windows": made.get("windows"),
-            "patches": None if is_ct else stored,
+        identity = made_with["encoder"]
+        values: dict[str, Any] = {
+            "encoder": EncoderName.parse(str(identity)).name,
+            "identity": identity,
         }
+        if settings.get("kind") == "ct":
+            values["kind"] = "ct"
+        else:
+            values["kind"] = "slide"
+            values["patches"] = settings
+        for key in ("precision", "dtype", "windows"):
+            if made_with.get(key) is not None:
+                values[key] = made_with[key]
         try:
-            return cls.from_dict(
-                {k: v for k, v in values.items() if v is not None}, where=str(folder)
-            )
+            return cls.from_dict(values, where=str(folder))
         except InputError:  # another version or another tool wrote these settings
             return None
 
@@ -104,10 +104,13 @@ class FeatureRecipe:
             )
 
 
-def _made_with(path: Path) -> dict[str, Any] | None:
-    """Return what the features of a file depend on; None if it does not say so."""
-    try:
-        made = json.loads(read_stamp(path, "made_with") or "null")
-    except (BagError, InputError, ValueError):
-        return None
-    return made if isinstance(made, dict) and made.get("encoder") else None
+def _first_made_with(folder: Path, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what the features of the first bag that says so depend on; None if none does."""
+    for name in names:
+        try:
+            made_with = json.loads(read_stamp(folder / f"{name}.h5", "made_with") or "null")
+        except (BagError, InputError, ValueError):
+            continue
+        if isinstance(made_with, dict) and made_with.get("encoder"):
+            return made_with
+    return None

@@ -29,6 +29,8 @@ class Record(TaskOutcome):
     format: str = ""
     mpp: float | None = None
     """Micrometres per level-0 pixel that were used or, before that, given for this slide."""
+    needs_mpp: bool = False
+    """Whether it failed because its resolution is needed and unknown."""
     unreadable: int = 0
     """Number of instances that could not be decoded."""
     seconds: float = 0.0

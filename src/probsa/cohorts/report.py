@@ -10,13 +10,23 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import counted, locked, write_csv
-from .geometry import ADVICE, SHOWN, resolution_hint
+from .geometry import MAX_NAMES, resolution_hint
 from .records import Record
 
 HEADER = [
-    "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",
-    "mpp_source", "notes", "source",
-]  # fmt: skip
+    "name",
+    "status",
+    "reason",
+    "instances",
+    "unreadable",
+    "seconds",
+    "kind",
+    "format",
+    "mpp",
+    "mpp_source",
+    "notes",
+    "source",
+]
 MAX_SHOWN = 20
 """Number of reasons listed on the terminal; the table contains all failures."""
 
@@ -63,9 +73,11 @@ class CohortReport:
     @property
     def counts(self) -> dict[str, int]:
         """Number of outcomes per status; `kept` counts those of `done` from earlier runs."""
-        by_status = Counter(o.status for o in self.outcomes)
+        counts = dict(Counter(o.status for o in self.outcomes))
         kept = sum(o.kept for o in self.outcomes if o.status == "done")
-        return {**by_status, **({"kept": kept} if kept else {})}
+        if kept:
+            counts["kept"] = kept
+        return counts
 
     def _note_lines(self) -> list[str]:
         """Return one line for each remark on how slides were read and where their tissue is."""
@@ -74,7 +86,7 @@ class CohortReport:
             if outcome.kind == "slide" and not outcome.kept:
                 for note in outcome.notes:
                     names.setdefault(note, []).append(outcome.name)
-        lines = [f"{_shown_names(slides)}: {note}" for note, slides in names.items()]
+        lines = [f"{_list_names(slides)}: {note}" for note, slides in names.items()]
         if len(lines) > MAX_SHOWN:
             rest = len(lines) - MAX_SHOWN
             lines = [*lines[:MAX_SHOWN], f"and {counted(rest, 'more note')}: {self.table}"]
@@ -82,38 +94,43 @@ class CohortReport:
 
     def render(self, console: Console) -> None:
         """Print the failures with their reasons, then the totals."""
-        failed = [o for o in self.outcomes if o.status != "done"]
-        unknown = [o for o in failed if ADVICE in o.reason]
-        if len(unknown) > 1:  # one hint for all of them
-            failed = [o for o in failed if o not in unknown]
-            console.print(resolution_hint([o.name for o in unknown]), markup=False, soft_wrap=True)
-        if failed:
-            table = Table(box=None, pad_edge=False)
-            for heading in ("name", "status", "reason"):
-                table.add_column(heading, overflow="fold")
-            alike: dict[tuple[str, str], list[Record]] = {}
-            for o in failed:  # what is wrong with many is said once
-                alike.setdefault((o.status, o.reason.replace(o.name, "")), []).append(o)
-            for (status, _), records in list(alike.items())[:MAX_SHOWN]:
-                names = _shown_names([o.name for o in records])
-                table.add_row(names, status.replace("_", " "), records[0].reason)
-            console.print(table, markup=False)
-            if len(alike) > MAX_SHOWN:
-                rest = sum(len(records) for records in list(alike.values())[MAX_SHOWN:])
-                console.print(f"and {rest} more: {self.table}", markup=False)
+        failures = [o for o in self.outcomes if o.status != "done"]
+        without_mpp = [o.name for o in failures if o.needs_mpp]
+        if len(without_mpp) > 1:  # one hint for all of them
+            failures = [o for o in failures if not o.needs_mpp]
+            console.print(resolution_hint(without_mpp), markup=False, soft_wrap=True)
+        if failures:
+            self._print_failures(failures, console)
         for line in (*self._note_lines(), *self.metadata):
             console.print(line, markup=False)
         total = sum(o.count for o in self.outcomes if o.status == "done")
-        words = ", ".join(f"{n} {k.replace('_', ' ')}" for k, n in sorted(self.counts.items()))
-        console.print(
-            f"{words or 'nothing to do'}; {total} {self.what}: {self.table}", markup=False
-        )
+        counts = [f"{n} {status.replace('_', ' ')}" for status, n in sorted(self.counts.items())]
+        words = ", ".join(counts) or "nothing to do"
+        console.print(f"{words}; {total} {self.what}: {self.table}", markup=False)
+
+    def _print_failures(self, failures: Sequence[Record], console: Console) -> None:
+        """Print a table of failures, in which what is wrong with many is said once."""
+        groups: dict[tuple[str, str], list[Record]] = {}
+        for record in failures:
+            common_reason = record.reason.replace(record.name, "")
+            groups.setdefault((record.status, common_reason), []).append(record)
+        records_of_rows = list(groups.values())
+        table = Table(box=None, pad_edge=False)
+        for heading in ("name", "status", "reason"):
+            table.add_column(heading, overflow="fold")
+        for records in records_of_rows[:MAX_SHOWN]:
+            names = _list_names([record.name for record in records])
+            table.add_row(names, records[0].status.replace("_", " "), records[0].reason)
+        console.print(table, markup=False)
+        if len(records_of_rows) > MAX_SHOWN:
+            rest = sum(len(records) for records in records_of_rows[MAX_SHOWN:])
+            console.print(f"and {rest} more: {self.table}", markup=False)
 
 
-def _shown_names(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """Return the first few names, with their number if there are more."""
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{len(names)}: {shown}, …"
+    first = ", ".join(names[:MAX_NAMES])
+    return first if len(names) <= MAX_NAMES else f"{len(names)}: {first}, …"
 
 
 def write_report(
@@ -133,15 +150,16 @@ def write_report(
         others: Records of earlier runs, which become rows for items that are not in this run.
         metadata: Further lines of the summary.
     """
-    new = {r.name: r for r in outcomes}
+    new = {record.name: record for record in outcomes}
     with locked(path):  # another run may be adding records
-        rows = {r.name: r for r in others} | new
-        write_csv(path, HEADER, [_row(rows[name]) for name in sorted(rows)])
+        records = {record.name: record for record in others} | new
+        write_csv(path, HEADER, [_row(records[name]) for name in sorted(records)])
     ordered = tuple(new[name] for name in sorted(new))
     return CohortReport(what=what, outcomes=ordered, table=path, metadata=metadata)
 
 
 def _row(r: Record) -> dict[str, object]:
+    """Return a row of the table."""
     return {
         "name": r.name,
         "status": r.status,

@@ -9,6 +9,7 @@ WORK/slices/                                     the same for the slices of CT s
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -122,12 +123,12 @@ class WorkFolder:
 
     def names(self) -> dict[tuple[str, ...], str]:
         """Return the names of the slides and scans that have patches here, by their files."""
-        return {
-            record.paths: record.name
-            for patch_set in self.sets().values()
-            for record in patch_set.records()
-            if record.status != "failed"
-        }
+        names = {}
+        for patch_set in self.sets().values():
+            for record in patch_set.records():
+                if record.status != "failed":
+                    names[record.paths] = record.name
+        return names
 
     def choose(self, name: str | None = None) -> PatchSet:
         """Return the patch set of that name; without one, the only set, or only non-empty set.
@@ -147,16 +148,17 @@ class WorkFolder:
                 f"{self.path} has no set of patches {name!r}.{hint(name, sets)} "
                 f"Available: {', '.join(sets)}"
             )
-        if name is None and len(sets) > 1:
-            # One bad DICOM file among slides, or bad settings, can leave a set without patches.
-            full = {k: s for k, s in sets.items() if any(r.status == "done" for r in s.records())}
-            sets = full if len(full) == 1 else sets
-        if name is None and len(sets) > 1:
-            raise InputError(
-                f"{self.path} contains several sets of patches: {', '.join(sets)}. "
-                "Choose with --set"
-            )
-        return sets[name if name is not None else next(iter(sets))]
+        if name is not None:
+            return sets[name]
+        if len(sets) == 1:
+            return next(iter(sets.values()))
+        # one bad DICOM file among slides, or bad settings, can leave a set without patches
+        with_patches = [s for s in sets.values() if any(r.status == "done" for r in s.records())]
+        if len(with_patches) == 1:
+            return with_patches[0]
+        raise InputError(
+            f"{self.path} contains several sets of patches: {', '.join(sets)}. Choose with --set"
+        )
 
 
 def file_name(name: str) -> str:
@@ -164,8 +166,8 @@ def file_name(name: str) -> str:
 
     Folders of features have such names, and so had slides and scans before `bag_name`.
     """
-    safe = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
-    return _shortened(safe, name) or "unnamed"
+    safe = re.sub(r"[^\w.@+=() -]", "_", name).strip(". ")
+    return _shorten_name(safe, name) or "unnamed"
 
 
 def bag_name(name: str) -> str:
@@ -179,7 +181,7 @@ def bag_name(name: str) -> str:
         safe = NOT_ON_WINDOWS.sub("_", safe).rstrip(". ")
     if safe.startswith("."):
         safe = f"_{safe[1:]}"  # a hidden file would not be found again
-    return _shortened(safe, name) or "unnamed"
+    return _shorten_name(safe, name) or "unnamed"
 
 
 def _is_unwritable(character: str) -> bool:
@@ -188,7 +190,7 @@ def _is_unwritable(character: str) -> bool:
     return character in "/\0" or unicodedata.category(character) in ("Cc", "Cs")
 
 
-def _shortened(safe: str, name: str) -> str:
+def _shorten_name(safe: str, name: str) -> str:
     """Return a name with at most `MAX_NAME_BYTES` bytes, of which the last are a digest."""
     if len(safe.encode()) <= MAX_NAME_BYTES:
         return safe
@@ -218,14 +220,14 @@ def content_of(files: tuple[Path, ...]) -> str:
     Reading whole slides would take as long as encoding them. A slide that is scanned or converted
     again differs in all of these.
     """
-    h = hashlib.sha256()
+    content = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
-        h.update(f"{path.name}:{size};".encode())
+        content.update(f"{path.name}:{size};".encode())
         with path.open("rb") as f:
             for part in samples(f, size):
-                h.update(part)
-    return h.hexdigest()[:16]
+                content.update(part)
+    return content.hexdigest()[:16]
 
 
 def earlier_files(folder: Path) -> list[Path]:
@@ -234,25 +236,26 @@ def earlier_files(folder: Path) -> list[Path]:
     A record of patching proves that the pictures and patches of its slide are ours: the tools that
     write the same layout have no records.
     """
-    work, found = WorkFolder(folder), list[Path]()
+    work = WorkFolder(folder)
+    files: list[Path] = []
     for patch_set in work.sets().values():
-        names = _recorded(patch_set, "patch")
+        names = _names_with_record(patch_set, "patch")
         if not names:
             continue
-        found += [work.tissue_file, patch_set.settings_file]
-        found += files_matching(patch_set.path, ("patch.csv", "patch_*of*.csv"))
+        files += [work.tissue_file, patch_set.settings_file]
+        files += files_matching(patch_set.path, ("patch.csv", "patch_*of*.csv"))
         for name in names:
-            found += [work.contours(name), work.thumbnail(name), work.overview(name)]
-            found += [patch_set.patches_file(name), patch_set.record("patch", name)]
+            files += [work.contours(name), work.thumbnail(name), work.overview(name)]
+            files += [patch_set.patches_file(name), patch_set.record("patch", name)]
         for stage in patch_set.feature_sets():
-            found += files_matching(patch_set.path, (f"{stage}.csv", f"{stage}_*of*.csv"))
-            for name in _recorded(patch_set, stage):
-                found.append(named_file(patch_set.path / stage, name, ".h5"))
-                found.append(patch_set.record(stage, name))
-    return found
+            files += files_matching(patch_set.path, (f"{stage}.csv", f"{stage}_*of*.csv"))
+            for name in _names_with_record(patch_set, stage):
+                files.append(named_file(patch_set.path / stage, name, ".h5"))
+                files.append(patch_set.record(stage, name))
+    return files
 
 
-def _recorded(patch_set: PatchSet, stage: str) -> list[str]:
+def _names_with_record(patch_set: PatchSet, stage: str) -> list[str]:
     """Return the names of the slides or series with a record of a stage that can be read."""
     names = []
     for path in patch_set.record_files(stage):
@@ -262,14 +265,14 @@ def _recorded(patch_set: PatchSet, stage: str) -> list[str]:
     return names
 
 
-def settle(
-    path: Path, wanted: Mapping[str, Any], *, options: KnownOptions, overwrite: bool, what: str
+def write_settings(
+    path: Path, settings: Mapping[str, Any], *, options: KnownOptions, overwrite: bool, what: str
 ) -> None:
     """Write the settings of a folder, or check that those in the folder are the same.
 
     Args:
         path: File of the settings.
-        wanted: The settings.
+        settings: The settings.
         options: How they are compared.
         overwrite: Replace different settings instead of refusing them.
         what: What error messages call the settings.
@@ -277,32 +280,35 @@ def settle(
     Raises:
         InputError: The folder was made with other settings, and `overwrite` is not set.
     """
-    plain = json.loads(json.dumps(wanted, default=str))
-    if path.is_file() and not overwrite:
-        there, here = options.compared(_read_settings(path)), options.compared(plain)
-        changed = [
-            f"{k}: {_shorten(there.get(k))} there, {_shorten(here.get(k))} requested"
-            for k in sorted({*there, *here})
-            if there.get(k) != here.get(k)
-        ]
-        if changed:
-            raise InputError(
-                f"{path.parent} was made with other {what} ({'; '.join(changed)}). Give another "
-                "--out, the same settings, or --overwrite to redo everything in it"
-            )
+    plain = json.loads(json.dumps(settings, default=str))
+    if overwrite or not path.is_file():
+        write_json(path, plain)
         return
-    write_json(path, plain)
+    stored = options.compared(_read_settings(path))
+    requested = options.compared(plain)
+    differences = []
+    for key in sorted({*stored, *requested}):
+        one, other = stored.get(key), requested.get(key)
+        if one != other:
+            differences.append(f"{key}: {_shorten(one)} there, {_shorten(other)} requested")
+    if differences:
+        raise InputError(
+            f"{path.parent} was made with other {what} ({'; '.join(differences)}). Give another "
+            "--out, the same settings, or --overwrite to redo everything in it"
+        )
 
 
 def stored_settings(patch_set: PatchSet) -> dict[str, Any]:
     """Return the settings that a set of patches was made with, empty if they are not stored."""
     settings = _read_settings(patch_set.settings_file)
     tissue = _read_settings(patch_set.path.parent / TISSUE)
-    return settings | ({"tissue": tissue} if settings and tissue else {})
+    if settings and tissue:
+        settings["tissue"] = tissue
+    return settings
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Read a file written by `settle`; return no settings if it is missing or damaged."""
+    """Read a file written by `write_settings`; return no settings if it is missing or damaged."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
@@ -311,5 +317,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _shorten(value: Any) -> str:
+    """Return a setting as it is shown in a message."""
     text = json.dumps(value)
     return text if len(text) < 60 else text[:57] + "..."

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 
-from ..errors import InputError, SlideError
+from ..errors import InputError, SlideError, UnknownResolution
 from ..slides import Slide, resolution_advice
 from .options import PatchSettings, Rule
 from .pixels import factors, level_for, means
@@ -98,7 +98,7 @@ def patch_geometry(slide: Slide, settings: PatchSettings) -> Geometry:
             width, height = slide.size
             scale = float(width // level.width), float(height // level.height)
     elif slide.mpp is None:
-        raise SlideError(
+        raise UnknownResolution(
             f"{slide.path}: patches at {mpp:g} µm per pixel cannot be cut, because the "
             f"resolution is unknown: {resolution_advice(slide)}, or a clam-* preset without --mpp "
             "(level-0 pixels)"

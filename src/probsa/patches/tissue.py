@@ -8,7 +8,7 @@ offset. Slides without outlines and large images are accepted.
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from ..errors import SlideError, imports_from
+from ..errors import SlideError, UnknownResolution, imports_from
 from ..slides import Slide, resolution_advice
 from .options import TissueOptions
 from .pixels import Picture, reduced, whole_level
@@ -33,7 +33,7 @@ def find_tissue(slide: Slide, options: TissueOptions | None = None) -> Tissue:
     """
     options = options or TissueOptions()
     if options.needs_mpp and slide.mpp is None:
-        raise SlideError(
+        raise UnknownResolution(
             f"{slide.path}: tissue is found at a resolution in µm per pixel, and that of the slide "
             f"is unknown: {resolution_advice(slide)}, or a preset that uses level-0 "
             "pixels (--preset clam-biopsy)"
