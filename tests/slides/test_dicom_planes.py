@@ -8,7 +8,7 @@ import pytest
 from support.made_dicom import write_dicom_slide
 from support.written_slides import texture
 
-from probsa.cohorts.flow import patch_cohort
+from probsa.cohorts import patch_cohort
 from probsa.errors import SlideError
 from probsa.patches import settings
 from probsa.slides import open_slide, slide_files

@@ -13,8 +13,7 @@ from PIL import Image
 from support.made_dicom import write_ct_series, write_dicom_slide
 from support.written_slides import texture
 
-from probsa.slides import is_scan, list_scans, open_slide, slide_files
-from probsa.slides.folders import files_below
+from probsa.slides import files_below, is_scan, list_scans, open_slide, slide_files
 
 IMAGE = texture(100, 150)
 NUMBERS = np.arange(2000)
@@ -82,8 +81,9 @@ def test_slides_and_scans_behind_links_are_found_once(tmp_path):
     (root / "a_link_to_z").symlink_to(root / "z", target_is_directory=True)
     listing = list_scans(root)
     assert sorted((s.name, len(s.files)) for s in listing.sources) == [
-        ("again_head", 3), ("z_body", 4)
-    ]  # fmt: skip
+        ("again_head", 3),
+        ("z_body", 4),
+    ]
     assert listing.failures == ()
     assert [p.relative_to(root).as_posix() for p in slide_files(root)] == ["again/slide.png"]
     assert len(files_below(root)) == 3 + 1 + 4
@@ -97,16 +97,30 @@ def test_an_index_hides_its_own_images_only(tmp_path, suffix):
     (tmp_path / f"slide1{suffix}").write_text(VMS.format("slide1"))
     (tmp_path / f"bare{suffix}").write_text("")  # names nothing: by the names of the files
     names = [
-        "slide1_00.jpg", "slide1_map2.jpg", "slide10.jpg", "slide1b.png", "slide12_00.jpg",
-        "slide1_other.jpg", "bare-1.jpg", "bare.jpg", "bare2.jpg", "barely.png",
-    ]  # fmt: skip
+        "slide1_00.jpg",
+        "slide1_map2.jpg",
+        "slide10.jpg",
+        "slide1b.png",
+        "slide12_00.jpg",
+        "slide1_other.jpg",
+        "bare-1.jpg",
+        "bare.jpg",
+        "bare2.jpg",
+        "barely.png",
+    ]
     for name in names:
         Image.fromarray(IMAGE).save(tmp_path / name)
     found = {p.name for p in slide_files(tmp_path)}
     assert found == {
-        f"slide1{suffix}", f"bare{suffix}", "slide10.jpg", "slide1b.png", "slide12_00.jpg",
-        "slide1_other.jpg", "bare2.jpg", "barely.png",
-    }  # fmt: skip
+        f"slide1{suffix}",
+        f"bare{suffix}",
+        "slide10.jpg",
+        "slide1b.png",
+        "slide12_00.jpg",
+        "slide1_other.jpg",
+        "bare2.jpg",
+        "barely.png",
+    }
 
 
 def special(kind, path):
@@ -130,7 +144,7 @@ def special(kind, path):
 @pytest.mark.parametrize("name", ["zero", "zero.dcm"])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_special_files_beside_a_dicom_slide_are_not_opened(tmp_path, kind, name):
-    from probsa.cohorts.flow import patch_cohort
+    from probsa.cohorts import patch_cohort
     from probsa.patches import settings
 
     folder = tmp_path / "s"

@@ -7,11 +7,11 @@ import tifffile
 from support.made_dicom import write_dicom_slide
 from support.made_slides import tissue, write_slide
 
-from probsa.cohorts.flow import patch_cohort
+from probsa.cohorts import patch_cohort
 from probsa.patches import settings
 from probsa.patches.pixels import reduced
 from probsa.slides import open_slide
-from probsa.slides.levels import StoredLevel, settle_levels
+from probsa.slides.levels import StoredLevel, decide_levels
 
 GLASS = 243
 
@@ -27,9 +27,10 @@ def shrunk(image, factor, rounding):
     height, width = image.shape[:2]
     rows, columns = (-(-n // factor) if rounding == "up" else n // factor for n in (height, width))
     filled = np.pad(
-        image, [(0, max(0, rows * factor - height)), (0, max(0, columns * factor - width)), (0, 0)],
+        image,
+        [(0, max(0, rows * factor - height)), (0, max(0, columns * factor - width)), (0, 0)],
         mode="edge",
-    )[: rows * factor, : columns * factor]  # fmt: skip
+    )[: rows * factor, : columns * factor]
     squares = filled.reshape(rows, factor, columns, factor, 3)
     return squares.mean((1, 3)).round().astype(np.uint8)
 
@@ -97,9 +98,7 @@ def test_padded_levels_are_read_at_the_right_place(tmp_path, kind, case):
             corner = {"x": x, "y": y, "level": k}
             inside = slide.read(**corner, width=w // factor, height=h // factor)
             assert inside[2:-2, 2:-2, 1].max() < 150
-            outside = slide.read(
-                x=x - 8 * factor, y=y, level=k, width=6, height=h // factor
-            )  # fmt: skip
+            outside = slide.read(x=x - 8 * factor, y=y, level=k, width=6, height=h // factor)
             assert outside[..., 1].min() > 230
             # padding is outside the slide, hence white
             right = slide.read(x=width, y=0, level=k, width=40, height=40)
@@ -157,7 +156,7 @@ def level(width, height, tile=256, downsample=None):
     ],
 )
 def test_the_factor_of_each_level(sizes, tile, wanted):
-    pyramid = settle_levels([level(*size, tile) for size in sizes])
+    pyramid = decide_levels([level(*size, tile) for size in sizes])
     found = dict(zip(pyramid.places, pyramid.levels, strict=True))
     factors = [found[k].downsample if k in found else None for k in range(1, len(sizes))]
     assert factors == [f if f is None else pytest.approx(f, rel=1e-5) for f in wanted]
@@ -166,5 +165,5 @@ def test_the_factor_of_each_level(sizes, tile, wanted):
 
 
 def test_what_a_reader_states_from_metadata_is_kept():
-    pyramid = settle_levels([level(5000, 3000), level(1536, 1024, downsample=4.0)])
+    pyramid = decide_levels([level(5000, 3000), level(1536, 1024, downsample=4.0)])
     assert pyramid.levels[1].downsample == 4.0 and pyramid.notes == ()

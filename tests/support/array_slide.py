@@ -14,7 +14,7 @@ class ArraySlide(Slide):
     Args:
         images: the levels of the pyramid, largest first.
         mpp: µm per pixel of level 0.
-        mpp_source: what states them; `given` is the user.
+        mpp_is_given: whether the user states them, and not the file.
         name: the name of the slide.
         broken: (x, y, width, height) of level-0 regions that cannot be decoded.
         downsamples: the downsample of each level; by default it follows from the sizes.
@@ -24,14 +24,15 @@ class ArraySlide(Slide):
     """
 
     def __init__(
-        self, *images, mpp=0.5, name="array", broken=(), downsamples=None, mpp_source="file"
+        self, *images, mpp=0.5, name="array", broken=(), downsamples=None, mpp_is_given=False
     ):
         self.images = images
         self.path = Path(f"{name}.tiff")
         self.name = name
         self.format = "array"
         self.mpp = mpp
-        self.mpp_source = None if mpp is None else mpp_source
+        self.mpp_source = None if mpp is None else "given" if mpp_is_given else "file"
+        self.mpp_is_given = mpp_is_given
         self.properties = {}
         self.broken = broken
         self.reads = []

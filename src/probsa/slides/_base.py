@@ -6,7 +6,10 @@ by path alone, so that each worker process can open its own.
 
 import logging
 import math
+import struct
+import sys
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +33,32 @@ SMALLEST = 256
 UNDECODED = 220
 """Grey value of parts that cannot be decoded."""
 WHITE = 255
-GIVEN = "given"
-"""The source of a resolution that the user stated."""
+PYTHON_ERRORS = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    MemoryError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    AttributeError,
+    TypeError,
+    AssertionError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""Errors that decoders raise on damaged data (Pillow raises SyntaxError); `is_fault` tells which of
+them are mistakes in a program."""
+DECODER_ERRORS = {
+    "openslide": ("OpenSlideError",),
+    "pydicom.errors": ("InvalidDicomError",),
+    "nibabel.filebasedimages": ("ImageFileError",),
+    "nibabel.spatialimages": ("HeaderDataError", "HeaderTypeError", "ImageDataError"),
+    "nibabel.wrapstruct": ("WrapStructError",),
+}
+"""Errors that decoders define themselves and that are none of `PYTHON_ERRORS`, by module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +95,8 @@ class Region:
     def extent(self) -> tuple[float, float, float, float]:
         """Bounds (left, right, bottom, top) in level-0 pixels."""
         height, width = self.image.shape[:2]
-        right, bottom = self.left + width * self.scale, self.top + height * self.scale
+        right = self.left + width * self.scale
+        bottom = self.top + height * self.scale
         return self.left, right, bottom, self.top
 
 
@@ -88,6 +116,8 @@ class Slide(ABC):
     """Micrometres per level-0 pixel; None if neither the file nor the user states it."""
     mpp_source: str | None
     """The source of `mpp`: `openslide.mpp-x`, `OME PhysicalSizeX`, `given`, …"""
+    mpp_is_given: bool = False
+    """Whether `mpp` is what the user stated, not what the file states."""
     mpp_rejected: tuple[str, ...] = ()
     """Resolutions that the file states and that are not used, each with the reason."""
     properties: dict[str, str]
@@ -95,11 +125,6 @@ class Slide(ABC):
     notes: tuple[str, ...] = ()
     """Sentences on how the file was read, such as levels that are padded or left out."""
     closed = False
-
-    @property
-    def mpp_is_given(self) -> bool:
-        """Whether the resolution is what the user stated, not what the file states."""
-        return (self.mpp_source or "").split(",")[0] == GIVEN
 
     @property
     def mpp_statement(self) -> str:
@@ -135,7 +160,7 @@ class Slide(ABC):
             return self._read((x, y), level, width=width, height=height)
         except ProbSAError:
             raise
-        except Exception as e:  # whatever a decoder raises on damaged data
+        except decoder_errors() as e:
             if is_fault(e):
                 raise
             raise RegionError(
@@ -146,15 +171,23 @@ class Slide(ABC):
     def _read(
         self, corner: tuple[int, int], level: int, *, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        at = self.levels[level]
-        left, top = (math.floor(v / at.downsample + 0.5) for v in corner)
-        x0, x1 = max(left, 0), min(left + width, at.width)
-        y0, y1 = max(top, 0), min(top + height, at.height)
-        out = np.full((height, width, 3), WHITE, np.uint8)
-        if x0 < x1 and y0 < y1:
-            part = self._pixels(level, slice(y0, y1), slice(x0, x1))
-            out[y0 - top : y1 - top, x0 - left : x1 - left] = part
-        return out
+        """Return a region, whose part outside the slide is white; see `read`."""
+        stored = self.levels[level]
+        # the nearest pixel of the level
+        left = math.floor(corner[0] / stored.downsample + 0.5)
+        top = math.floor(corner[1] / stored.downsample + 0.5)
+        # the part of the region that lies on the slide
+        first_column = max(left, 0)
+        last_column = min(left + width, stored.width)
+        first_row = max(top, 0)
+        last_row = min(top + height, stored.height)
+        image = np.full((height, width, 3), WHITE, np.uint8)
+        if first_column < last_column and first_row < last_row:
+            rows = slice(first_row, last_row)
+            columns = slice(first_column, last_column)
+            part = self._pixels(level, rows, columns)
+            image[first_row - top : last_row - top, first_column - left : last_column - left] = part
+        return image
 
     def _pixels(
         self, level: int, rows: slice, columns: slice
@@ -180,9 +213,10 @@ class Slide(ABC):
             RegionError: No block of the part can be decoded.
         """
         fine = max(1.0, scale)
-        width, height = (max(1, int((box[k + 2] - box[k]) / fine + 1e-6)) for k in (0, 1))
-        known = [v.downsample for v in self.levels if v.downsample <= fine * (1 + 1e-3)]
-        level = [v.downsample for v in self.levels].index(max(known)) if known else 0
+        left, top, right, bottom = box
+        width = max(1, int((right - left) / fine + 1e-6))
+        height = max(1, int((bottom - top) / fine + 1e-6))
+        level = self._level_for(fine)
         step = max(1, int(BLOCK * self.levels[level].downsample / fine))
         image = np.empty((height, width, 3), np.uint8)
         blocks = [(x, y) for y in range(0, height, step) for x in range(0, width, step)]
@@ -190,9 +224,9 @@ class Slide(ABC):
         failure: RegionError | None = None
         for x, y in blocks:
             part = image[y : y + step, x : x + step]
-            corner = (box[0] + x * fine, box[1] + y * fine)
+            corner = (left + x * fine, top + y * fine)
             try:
-                part[:] = self._averaged(corner, level, shape=part.shape[:2], scale=fine)
+                part[:] = self._average(corner, level, shape=part.shape[:2], scale=fine)
             except RegionError as error:
                 damaged.append((x, y))
                 failure = error
@@ -202,8 +236,8 @@ class Slide(ABC):
         undecoded = 0
         for x, y in damaged:
             part = image[y : y + step, x : x + step]
-            corner = (box[0] + x * fine, box[1] + y * fine)
-            decoded, whole = self._quartered(part, corner, level, scale=fine)
+            corner = (left + x * fine, top + y * fine)
+            decoded, whole = self._fill_by_quarters(part, corner, level, scale=fine)
             if failure is not None and len(blocks) == 1 and not decoded:
                 raise failure
             undecoded += not whole
@@ -211,8 +245,8 @@ class Slide(ABC):
             image = image.repeat(round(1 / scale), axis=0).repeat(round(1 / scale), axis=1)
         return Region(
             image=image,
-            left=box[0],
-            top=box[1],
+            left=left,
+            top=top,
             scale=scale,
             mpp=None if self.mpp is None else self.mpp * scale,
             mpp_is_given=self.mpp_is_given,
@@ -221,7 +255,17 @@ class Slide(ABC):
             blocks=len(blocks),
         )
 
-    def _quartered(
+    def _level_for(self, scale: float) -> int:
+        """Return the coarsest level whose pixels are no larger than this, or the first level."""
+        best = 0
+        largest = 0.0
+        for k, level in enumerate(self.levels):
+            if largest < level.downsample <= scale * (1 + 1e-3):
+                best = k
+                largest = level.downsample
+        return best
+
+    def _fill_by_quarters(
         self,
         part: UInt8[np.ndarray, "height width 3"],
         corner: tuple[float, float],
@@ -248,30 +292,47 @@ class Slide(ABC):
                 quarter = part[y : y + half_height, x : x + half_width]
                 if not quarter.size:
                     continue
-                at = (corner[0] + x * scale, corner[1] + y * scale)
+                quarter_corner = (corner[0] + x * scale, corner[1] + y * scale)
                 try:
-                    quarter[:] = self._averaged(at, level, shape=quarter.shape[:2], scale=scale)
+                    quarter[:] = self._average(
+                        quarter_corner, level, shape=quarter.shape[:2], scale=scale
+                    )
                     any_decoded = True
                 except RegionError:
-                    decoded, whole = self._quartered(quarter, at, level, scale=scale)
+                    decoded, whole = self._fill_by_quarters(
+                        quarter, quarter_corner, level, scale=scale
+                    )
                     any_decoded |= decoded
                     all_decoded &= whole
         return any_decoded, all_decoded
 
-    def _averaged(
+    def _average(
         self, corner: tuple[float, float], level: int, *, shape: tuple[int, ...], scale: float
     ) -> UInt8[np.ndarray, "height width 3"]:
         """Return one block; each pixel is the mean of the pixels whose centres it covers."""
         down = self.levels[level].downsample
         height, width = shape
-        left, top = corner[0] / down, corner[1] / down
-        right, bottom = left + width * scale / down, top + height * scale / down
-        x, y = int(left + 1e-6), int(top + 1e-6)
-        w, h = (max(1, math.ceil(v - 1e-6)) for v in (right - x, bottom - y))
-        pixels = self.read(x=round(x * down), y=round(y * down), level=level, width=w, height=h)
+        # the block in pixels of the level
+        left = corner[0] / down
+        top = corner[1] / down
+        right = left + width * scale / down
+        bottom = top + height * scale / down
+        # the whole pixels of the level that it touches
+        x = int(left + 1e-6)
+        y = int(top + 1e-6)
+        read_width = max(1, math.ceil(right - x - 1e-6))
+        read_height = max(1, math.ceil(bottom - y - 1e-6))
+        pixels = self.read(
+            x=round(x * down), y=round(y * down), level=level, width=read_width, height=read_height
+        )
         if pixels.shape[:2] == (height, width):
             return pixels
-        inside = (max(left - x, 0.0), max(top - y, 0.0), min(right - x, w), min(bottom - y, h))
+        inside = (
+            max(left - x, 0.0),
+            max(top - y, 0.0),
+            min(right - x, read_width),
+            min(bottom - y, read_height),
+        )
         reduced = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX, box=inside)
         return np.asarray(reduced)
 
@@ -313,9 +374,19 @@ class Scan:
     properties: dict[str, str] = field(default_factory=dict)
 
 
+def decoder_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that decoders raise on damaged data; those of loaded modules are enough."""
+    errors: list[type[Exception]] = [*PYTHON_ERRORS]
+    for module, names in DECODER_ERRORS.items():
+        loaded = sys.modules.get(module)
+        if loaded is not None:
+            errors += [getattr(loaded, name) for name in names]
+    return tuple(errors)
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises, and a size beyond the limits, into a `SlideError`.
+def decoding(path: Path) -> Iterator[None]:
+    """Turn what a decoder raises, and a size beyond the limits, into a `SlideError`.
 
     What decoders log or warn of is suppressed: values that violate a standard are common.
     """
@@ -332,7 +403,7 @@ def reading(path: Path) -> Iterator[None]:
         raise SlideError(str(error)) from error
     except ProbSAError:
         raise
-    except Exception as error:  # decoders of damaged files raise errors of any kind
+    except decoder_errors() as error:
         if is_fault(error):
             raise
         raise SlideError(

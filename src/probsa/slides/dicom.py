@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from ..core import check_size, is_fault
 from ..errors import MissingExtra, SlideError
 from . import series
-from ._base import Scan, reading
+from ._base import Scan, decoder_errors, decoding
 from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, read, read_header
 
 if TYPE_CHECKING:
@@ -45,15 +45,19 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
         stack = series.stack([plane for header in headers for plane in header.planes])
     except SlideError as error:
         raise SlideError(f"{path}: {error}") from error
-    display, first = stack.display, headers[0]
+    display = stack.display
+    first = headers[0]
     lossy = any(header.lossy for header in headers)
     reader = _Reader(hounsfield=first.modality in ("CT", ""), lossy=lossy)
-    with reading(path):
+    with decoding(path):
         volume, read_notes = reader.volume(path, stack)
-    planes, positions = reader.planes, np.array(reader.positions)
+    planes = reader.planes
+    positions = np.array(reader.positions)
     rows, columns = planes[0].spacing or (1.0, 1.0)
-    thick = Counter(p.thickness for p in planes if p.thickness).most_common()
-    notes += [*stack.notes, *series.geometry_notes(positions, planes, display), *read_notes]
+    thicknesses = _count_thicknesses(planes)
+    notes += stack.notes
+    notes += series.geometry_notes(positions, planes, display)
+    notes += read_notes
     notes += _value_notes(first.modality, volume, reader)
     return Scan(
         name=name,
@@ -62,7 +66,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
         volume=volume,
         positions=positions,
         spacing=(columns, rows) if display.transpose else (rows, columns),
-        thickness=thick[0][0] if thick else None,
+        thickness=thicknesses[0][0] if thicknesses else None,
         plane=None if planes[0].orientation is None else display.plane,
         notes=tuple(notes),
         properties={**first.properties, "TransferSyntax": reader.syntax},
@@ -72,17 +76,17 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
 def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]]:
     """Return the headers of the images, and notes on the other files."""
     headers: list[Header] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     for file in files:
         try:
             header = read_header(file)
         except SlideError as error:
-            wrong.append(str(error))
+            problems.append(str(error))
             continue
         if header.other and (len(files) > 1 or header.other not in MAY_BE_OPENED):
-            wrong.append(f"{file.name} is not a slice ({header.other})")
+            problems.append(f"{file.name} is not a slice ({header.other})")
         elif not header.grey:
-            wrong.append(
+            problems.append(
                 f"{file.name} is a colour image "
                 f"({header.photometric or 'no photometric interpretation'}), "
                 "where MONOCHROME1 or MONOCHROME2 was expected"
@@ -90,9 +94,9 @@ def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]
         else:
             headers.append(header)
     if not headers:
-        reason = series.listed(wrong) or "there are no files"
+        reason = series.list_some(problems) or "there are no files"
         raise SlideError(f"{path} holds no slice that can be read: {reason}")
-    notes = [f"Left out: {series.listed(wrong)}."] if wrong else []
+    notes = [f"Left out: {series.list_some(problems)}."] if problems else []
     if headers[0].other:
         notes.append(f"The image is a {headers[0].other}, not a slice of a scan.")
     return headers, notes
@@ -134,39 +138,43 @@ class _Reader:
         )
         images: list[np.ndarray] = []
         broken: list[str] = []
-        twice: list[str] = []
+        duplicates: list[str] = []
         for place in stack.places:
-            kept: Plane | None = None
+            first_plane: Plane | None = None
             for plane in place.planes:
                 try:
                     image = stack.display.apply(self.read(plane))
                 except SlideError as error:
                     broken.append(str(error))
                     continue
-                if kept is None:
-                    kept = plane
+                if first_plane is None:
+                    first_plane = plane
                     images.append(image)
                     self.positions.append(place.position)
                     self.planes.append(plane)
                 else:
-                    same = np.array_equal(images[-1], image, equal_nan=True)
-                    twice.append(
-                        f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, "
-                        f"with {'the same pixels' if same else 'DIFFERENT pixels'}"
+                    is_same = np.array_equal(images[-1], image, equal_nan=True)
+                    pixels = "the same pixels" if is_same else "DIFFERENT pixels"
+                    duplicates.append(
+                        f"{plane.label} lies at {place.position:.2f} mm, as does "
+                        f"{first_plane.label}, with {pixels}"
                     )
         if not images:
-            raise SlideError(f"{path} holds no slice that can be decoded: {series.listed(broken)}")
+            raise SlideError(
+                f"{path} holds no slice that can be decoded: {series.list_some(broken)}"
+            )
         volume = np.stack(images)
-        images.clear()
+        images.clear()  # which would double the memory
         padding = np.isnan(volume)
         if padding.all():
             raise SlideError(f"{path} holds nothing but padding")
-        self.share, volume[padding] = float(padding.mean()), np.nanmin(volume)
+        self.share = float(padding.mean())
+        volume[padding] = np.nanmin(volume)
         notes = []
-        if twice:
-            notes.append(f"Duplicate slices left out: {series.listed(twice)}.")
+        if duplicates:
+            notes.append(f"Duplicate slices left out: {series.list_some(duplicates)}.")
         if broken:
-            notes.append(f"Slices that cannot be decoded left out: {series.listed(broken)}.")
+            notes.append(f"Slices that cannot be decoded left out: {series.list_some(broken)}.")
         return volume, notes
 
     def read(self, plane: Plane) -> Float[np.ndarray, "h w"]:
@@ -176,7 +184,8 @@ class _Reader:
             SlideError: the image cannot be decoded; the message names the file.
         """
         if self._dataset is None or self._path != plane.path:
-            self._dataset, self._path = read(plane.path, pixels=True), plane.path
+            self._dataset = read(plane.path, pixels=True)
+            self._path = plane.path
         dataset = self._dataset
         self.syntax = dataset.file_meta.TransferSyntaxUID.name
         stored = _decode(dataset, plane)
@@ -190,13 +199,15 @@ class _Reader:
         real = ~_declared_padding(stored, dataset)
         if self.hounsfield:
             real &= ~_undeclared_padding(values, real, lossy=self.lossy)
-        found, counts = np.unique(values[~real], return_counts=True)
-        self.padding.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        padding_values, counts = np.unique(values[~real], return_counts=True)
+        self.padding.update(dict(zip(padding_values.tolist(), counts.tolist(), strict=True)))
         if dataset.PhotometricInterpretation == "MONOCHROME1" and not self.hounsfield:
             # the photometric interpretation affects brightness values, not Hounsfield units
             self.inverted = True
-            bits, signed = int(dataset.BitsStored), int(dataset.PixelRepresentation) == 1
-            lowest = -(2 ** (bits - 1)) if signed else 0
+            bits = int(dataset.BitsStored)
+            is_signed = int(dataset.PixelRepresentation) == 1
+            lowest = -(2 ** (bits - 1)) if is_signed else 0
+            # mirrored at the middle of what can be stored
             ends = _rescale(np.array([[lowest, lowest + 2**bits - 1]]), dataset, plane)
             values = ends.sum() - values
         if not np.abs(values).max() <= np.finfo(np.float32).max:
@@ -208,6 +219,12 @@ class _Reader:
 
 
 def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
+    """Return the stored pixels of a slice.
+
+    Raises:
+        SlideError: they cannot be decoded.
+        MissingExtra: there is no decoder for their compression.
+    """
     from pydicom.pixels.utils import pixel_array
     from pydicom.uid import JPEG2000TransferSyntaxes
 
@@ -216,7 +233,7 @@ def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
     plugin = "pillow" if syntax in JPEG2000TransferSyntaxes else ""
     try:
         return pixel_array(dataset, index=plane.frame, decoding_plugin=plugin)
-    except Exception as error:  # decoders of damaged frames raise errors of any kind
+    except decoder_errors() as error:
         if is_fault(error):
             raise
         if syntax.is_compressed and not plugin and importlib.util.find_spec("gdcm") is None:
@@ -227,6 +244,7 @@ def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
 def _rescale(
     stored: Shaped[np.ndarray, "h w"], dataset: "Dataset", plane: Plane
 ) -> Float[np.ndarray, "h w"]:
+    """Return values in the unit of the scanner, by the table or the line that the header states."""
     if dataset.get("ModalityLUTSequence") and plane.slope is None:
         from pydicom.pixels.processing import apply_modality_lut
 
@@ -242,8 +260,10 @@ def _declared_padding(
     ends = []
     for key in ("PixelPaddingValue", "PixelPaddingRangeLimit"):
         value = dataset.get(key)
-        whole = isinstance(value, bytes) and len(value) == 2
-        value = int.from_bytes(value, "little") if whole else number(dataset, key)
+        if isinstance(value, bytes) and len(value) == 2:  # of an unknown type
+            value = int.from_bytes(value, "little")
+        else:
+            value = number(dataset, key)
         if value is not None and stored.dtype.kind in "iu":
             # in the type of the pixels, because writers confuse signs (-2000 for 63536)
             ends.append(np.int64(value).astype(stored.dtype))
@@ -273,43 +293,50 @@ def _undeclared_padding(
 def _value_notes(
     modality: str, volume: Float[np.ndarray, "slices height width"], reader: _Reader
 ) -> list[str]:
-    planes, smallest = reader.planes, float(volume.min())
-    spacings = {p.spacing for p in planes}
-    sides = series.listed(sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s))
-    thick = Counter(p.thickness for p in planes if p.thickness).most_common()
-    stated = all(p.slope is not None or p.intercept is not None for p in planes)
-    units = ", ".join(sorted({p.units for p in planes} - {"", "HU"}))
-    common = [f"{value:g}" for value, _ in reader.padding.most_common(3)]
-    values = ", ".join(common) + (", …" if len(reader.padding) > 3 else "")
-    table = (
-        (not reader.hounsfield, f"The modality is {modality}: values are not Hounsfield units."),
-        (
-            reader.hounsfield and not stated,
-            "The rescale is missing: the stored values may not be Hounsfield units.",
-        ),
-        *((reader.hounsfield and stated, note) for note in series.air_notes(smallest)),
-        (reader.hounsfield and units, f"RescaleType is {units}, perhaps not Hounsfield units."),
-        (
-            len({(p.slope, p.intercept) for p in planes}) > 1,
-            "The rescale differs from slice to slice; each has its own.",
-        ),
-        (reader.inverted, "MONOCHROME1: the values were inverted, so that large is bright."),
-        (
-            reader.share,
+    """Return notes on what the values are, and on what was assumed of them."""
+    planes = reader.planes
+    smallest = float(volume.min())
+    notes = []
+    if reader.hounsfield:
+        if all(p.slope is not None or p.intercept is not None for p in planes):
+            notes += series.air_notes(smallest)
+        else:
+            notes.append("The rescale is missing: the stored values may not be Hounsfield units.")
+        if units := ", ".join(sorted({p.units for p in planes} - {"", "HU"})):
+            notes.append(f"RescaleType is {units}, perhaps not Hounsfield units.")
+    else:
+        notes.append(f"The modality is {modality}: values are not Hounsfield units.")
+    if len({(p.slope, p.intercept) for p in planes}) > 1:
+        notes.append("The rescale differs from slice to slice; each has its own.")
+    if reader.inverted:
+        notes.append("MONOCHROME1: the values were inverted, so that large is bright.")
+    if reader.share:
+        values = ", ".join(f"{value:g}" for value, _ in reader.padding.most_common(3))
+        if len(reader.padding) > 3:
+            values += ", …"
+        notes.append(
             f"Padding ({values}) is {100 * reader.share:.1f} % of the pixels; it is set to "
-            f"{smallest:g}, the smallest real value.",
-        ),
-        (not modality, "The modality is missing: it is taken as CT."),
-        (reader.lossy, "The pixels were compressed with loss."),
-        (len(planes) == 1, "There is a single slice."),
-        (None in spacings, "PixelSpacing is missing: 1 x 1 mm is assumed."),
-        (
-            None not in spacings and len(spacings) > 1,
-            f"PixelSpacing differs: {sides} mm; the first slice's is kept.",
-        ),
-        (
-            len(thick) > 1,
-            f"Slice thickness changes: {', '.join(f'{n} x {t:g}' for t, n in thick)} mm.",
-        ),
-    )
-    return [note for holds, note in table if holds]
+            f"{smallest:g}, the smallest real value."
+        )
+    if not modality:
+        notes.append("The modality is missing: it is taken as CT.")
+    if reader.lossy:
+        notes.append("The pixels were compressed with loss.")
+    if len(planes) == 1:
+        notes.append("There is a single slice.")
+    spacings = {p.spacing for p in planes}
+    if None in spacings:
+        notes.append("PixelSpacing is missing: 1 x 1 mm is assumed.")
+    elif len(spacings) > 1:
+        sides = series.list_some(sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s))
+        notes.append(f"PixelSpacing differs: {sides} mm; the first slice's is kept.")
+    thicknesses = _count_thicknesses(planes)
+    if len(thicknesses) > 1:
+        counts = ", ".join(f"{count} x {thickness:g}" for thickness, count in thicknesses)
+        notes.append(f"Slice thickness changes: {counts} mm.")
+    return notes
+
+
+def _count_thicknesses(planes: Sequence[Plane]) -> list[tuple[float, int]]:
+    """Return the stated thicknesses of slices in mm with their counts, the most common first."""
+    return Counter(p.thickness for p in planes if p.thickness).most_common()

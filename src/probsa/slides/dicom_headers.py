@@ -7,11 +7,11 @@ multi-frame objects give one `Plane` per frame, from their functional groups.
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core import check_size
 from ..errors import SlideError, imports_from
-from ._base import reading
+from ._base import decoding
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -36,10 +36,8 @@ _UNDEFINED = 0xFFFFFFFF
 """The length of a sequence that ends with a delimiter."""
 _LONG_KINDS = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"UC", b"UN", b"UR", b"UT")
 """Value representations with a length of four bytes."""
-_SHORT_KINDS = (
-    b"AE", b"AS", b"AT", b"CS", b"DA", b"DS", b"DT", b"FD", b"FL", b"IS", b"LO", b"LT", b"PN",
-    b"SH", b"SL", b"SS", b"ST", b"TM", b"UI", b"UL", b"US",
-)  # fmt: skip
+_SHORT_KINDS = tuple(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI UL US".split())
+"""Value representations with a length of two bytes."""
 _DESCRIBED = (
     "Modality",
     "Manufacturer",
@@ -51,19 +49,18 @@ _DESCRIBED = (
     "PatientPosition",
     "SeriesInstanceUID",
 )
-_FIELDS = {
-    "position": ("PlanePositionSequence", "ImagePositionPatient", 3),
-    "orientation": ("PlaneOrientationSequence", "ImageOrientationPatient", 6),
-    "spacing": ("PixelMeasuresSequence", "PixelSpacing", 2),
-    "thickness": ("PixelMeasuresSequence", "SliceThickness", 1),
-    "between": ("PixelMeasuresSequence", "SpacingBetweenSlices", 1),
-    "slope": ("PixelValueTransformationSequence", "RescaleSlope", 1),
-    "intercept": ("PixelValueTransformationSequence", "RescaleIntercept", 1),
-    "units": ("PixelValueTransformationSequence", "RescaleType", 0),
-    "tilt": ("CTAcquisitionDetailsSequence", "GantryDetectorTilt", 1),
+_FUNCTIONAL_GROUPS = {
+    "ImagePositionPatient": "PlanePositionSequence",
+    "ImageOrientationPatient": "PlaneOrientationSequence",
+    "PixelSpacing": "PixelMeasuresSequence",
+    "SliceThickness": "PixelMeasuresSequence",
+    "SpacingBetweenSlices": "PixelMeasuresSequence",
+    "RescaleSlope": "PixelValueTransformationSequence",
+    "RescaleIntercept": "PixelValueTransformationSequence",
+    "RescaleType": "PixelValueTransformationSequence",
+    "GantryDetectorTilt": "CTAcquisitionDetailsSequence",
 }
-"""Fields of `Plane`: the functional group of a frame (or shared by all) that holds the value, its
-keyword, and the count of numbers; 0 is text."""
+"""The functional group of a frame (or shared by all frames) that holds a value, by its keyword."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +136,8 @@ def _has_elements(start: bytes, size: int) -> bool:
     Old files have no preamble. A number at the start of another file may look like a first element,
     but not like several whose lengths lead from one to the next.
     """
-    if start[:2] not in (b"\x02\x00", b"\x08\x00") or int.from_bytes(start[2:4], "little") > 0x0100:
+    first_element = int.from_bytes(start[2:4], "little")
+    if start[:2] not in (b"\x02\x00", b"\x08\x00") or first_element > 0x0100:
         return False
     position = 0
     count = 0
@@ -186,16 +184,19 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
         raise SlideError(
             f"{path} is not DICOM: it begins neither with a preamble nor with a DICOM header"
         )
-    with reading(path):
+    with decoding(path):
         _check_deflated(path)
         with path.open("rb") as f:
             dataset = dcmread(f, force=True, stop_before_pixels=not pixels)
             # pydicom stops before the pixels, so the remaining bytes show whether there are any
-            left = path.stat().st_size - f.tell()
+            bytes_left = path.stat().st_size - f.tell()
         if "TransferSyntaxUID" not in dataset.file_meta:
-            implicit, little = dataset.original_encoding
-            explicit = uid.ExplicitVRLittleEndian if little else uid.ExplicitVRBigEndian
-            syntax = uid.ImplicitVRLittleEndian if implicit else explicit
+            is_implicit, is_little_endian = dataset.original_encoding
+            syntax = uid.ExplicitVRBigEndian
+            if is_implicit:
+                syntax = uid.ImplicitVRLittleEndian
+            elif is_little_endian:
+                syntax = uid.ExplicitVRLittleEndian
             dataset.file_meta.TransferSyntaxUID = syntax
     syntax = dataset.file_meta.TransferSyntaxUID
     if not isinstance(syntax, uid.UID) or not syntax.is_transfer_syntax:
@@ -203,8 +204,8 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             f"{path}: the transfer syntax is {str(syntax)[:80]!r}, expected one of DICOM: "
             "export the file again"
         )
-    deflated = syntax == _DEFLATED
-    if not pixels and "Rows" in dataset and left < 8 and not deflated:
+    is_deflated = syntax == _DEFLATED  # it is unpacked as a whole, so that nothing is left
+    if not pixels and "Rows" in dataset and bytes_left < 8 and not is_deflated:
         raise SlideError(f"{path} has the header of an image but no pixels: copy it again")
     return dataset
 
@@ -220,11 +221,17 @@ def _check_deflated(path: Path) -> None:
         )
         if meta.get("TransferSyntaxUID") != _DEFLATED:
             return
-        stream, found, stored = zlib.decompressobj(-zlib.MAX_WBITS), 0, path.stat().st_size
+        stream = zlib.decompressobj(-zlib.MAX_WBITS)
+        stored_bytes = path.stat().st_size
+        unpacked_bytes = 0
         while block := stream.unconsumed_tail or f.read(2**16):
-            found += len(stream.decompress(block, 2**20))
+            unpacked_bytes += len(stream.decompress(block, 2**20))
             check_size(
-                path, what="its deflated part", stated=found, stored=stored, again="copy it again"
+                path,
+                what="its deflated part",
+                stated=unpacked_bytes,
+                stored=stored_bytes,
+                again="copy it again",
             )
 
 
@@ -234,9 +241,10 @@ def read_header(path: Path) -> Header:
     Raises:
         SlideError: the file is damaged, or is an image without a position.
     """
-    with reading(path):
+    with decoding(path):
         dataset = read(path, pixels=False)
-        other = _other(path, dataset)
+        other = _other_kind(path, dataset)
+        texts = {key: _text(dataset, key) for key in _DESCRIBED}
         return Header(
             path=path,
             other=other,
@@ -246,7 +254,7 @@ def read_header(path: Path) -> Header:
             photometric=_text(dataset, "PhotometricInterpretation"),
             lossy=_text(dataset, "LossyImageCompression") == "01",
             planes=_planes(path, dataset) if other in (None, *MAY_BE_OPENED) else (),
-            properties={key: text for key in _DESCRIBED if (text := _text(dataset, key))},
+            properties={key: text for key, text in texts.items() if text},
             study=_text(dataset, "StudyInstanceUID"),
             patient=_text(dataset, "PatientID"),
         )
@@ -256,52 +264,61 @@ def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | Non
     """Return `count` finite values; None if they are missing or not numbers."""
     try:
         value = dataset.get(key)
-        several = [value] if isinstance(value, (int, float, str)) else list(value or ())
-        found = tuple(float(v) for v in several)
+        items = [value] if isinstance(value, (int, float, str)) else list(value or ())
+        values = tuple(float(item) for item in items)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None
-    finite = all(abs(v) < float("inf") for v in found)
-    return found if len(found) == count and finite else None
+    if len(values) != count or not all(abs(v) < float("inf") for v in values):
+        return None
+    return values
 
 
 def number(dataset: "Dataset", key: str) -> float | None:
     """Return a finite number; None if it is missing, empty or not a number."""
-    return (numbers(dataset, key, 1) or (None,))[0]
+    values = numbers(dataset, key, 1)
+    return None if values is None else values[0]
 
 
 def _text(dataset: "Dataset", key: str) -> str:
+    """Return a value as text, several values separated by backslashes; empty if it is missing."""
     value = dataset.get(key)
     if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
         return "\\".join(map(str, value))
     return "" if value is None else str(value).strip()
 
 
-def _other(path: Path, dataset: "Dataset") -> str | None:
+def _other_kind(path: Path, dataset: "Dataset") -> str | None:
     """Return the kind of the object if it is not a slice of a scan, otherwise None.
 
     Raises:
         SlideError: the object should contain an image but does not.
     """
     modality = _text(dataset, "Modality")
-    kind = _text(dataset, "SOPClassUID") or _text(dataset.file_meta, "MediaStorageSOPClassUID")
-    if kind in _KINDS:
-        return _KINDS[kind]
+    sop_class = _text(dataset, "SOPClassUID")
+    if not sop_class:
+        sop_class = _text(dataset.file_meta, "MediaStorageSOPClassUID")
+    if sop_class in _KINDS:
+        return _KINDS[sop_class]
     if "Rows" not in dataset or "Columns" not in dataset:
-        if kind in _IMAGE_CLASSES or (not kind and modality in SCANS):
+        if sop_class in _IMAGE_CLASSES or (not sop_class and modality in SCANS):
             raise SlideError(f"{path} contains no image: it is empty or truncated; copy it again")
         return modality or "no image"
     if modality not in SCANS:
         return modality
-    if kind.startswith(_SECONDARY_CAPTURE) and not _text(dataset, "ImageOrientationPatient"):
+    is_capture = sop_class.startswith(_SECONDARY_CAPTURE)
+    if is_capture and not _text(dataset, "ImageOrientationPatient"):
         return "film" if (number(dataset, "NumberOfFrames") or 1) > 1 else "screenshot"
-    return "localizer" if "LOCALIZER" in _text(dataset, "ImageType").upper() else None
+    if "LOCALIZER" in _text(dataset, "ImageType").upper():
+        return "localizer"
+    return None
 
 
 def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
+    """Return the slices of an image: one, or those of its frames."""
     frames = dataset.get("PerFrameFunctionalGroupsSequence")
     if frames:
-        shared = dataset.get("SharedFunctionalGroupsSequence") or [{}]
-        return tuple(_plane(path, dataset, (frame, shared[0]), i) for i, frame in enumerate(frames))
+        shared = (dataset.get("SharedFunctionalGroupsSequence") or [{}])[0]
+        return tuple(_plane(path, dataset, (group, shared), i) for i, group in enumerate(frames))
     count = number(dataset, "NumberOfFrames") or 1
     if count > 1:
         raise SlideError(
@@ -312,21 +329,54 @@ def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
 
 
 def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> Plane:
-    fields: dict[str, Any] = {}
-    for field, (group, key, count) in _FIELDS.items():
-        items = (place.get(group) for place in groups)
-        holder = next((item[0] for item in items if item and key in item[0]), dataset)
-        text, values = _text(holder, key), numbers(holder, key, count)
-        if field in ("slope", "intercept") and text and values is None:
+    """Return one slice.
+
+    Args:
+        path: The file.
+        dataset: Its header.
+        groups: The functional groups of the frame, then those of all frames; empty for a file that
+            is one slice.
+        frame: The index of the frame; None for a file that is one slice.
+
+    Raises:
+        SlideError: The rescale is not a number.
+    """
+
+    def holder(key: str) -> "Dataset":
+        """Return what holds a value: a functional group, or else the header itself."""
+        for place in groups:
+            items = place.get(_FUNCTIONAL_GROUPS[key])
+            if items and key in items[0]:
+                return items[0]
+        return dataset
+
+    def rescale(key: str) -> float | None:
+        value = number(holder(key), key)
+        text = _text(holder(key), key)
+        if text and value is None:
             raise SlideError(f"{path}: {key} is {text}, where a finite number was expected")
-        fields[field] = values if count > 1 else (values or (None,))[0] if count else text
-    instance = number(dataset, "InstanceNumber") if frame is None else frame + 1
+        return value
+
+    if frame is None:
+        instance = number(dataset, "InstanceNumber")
+        location = number(dataset, "SliceLocation")
+    else:
+        instance = frame + 1
+        location = None
     return Plane(
         path=path,
         frame=frame,
         rows=int(dataset.Rows),
         columns=int(dataset.Columns),
         instance=None if instance is None else int(instance),
-        location=number(dataset, "SliceLocation") if frame is None else None,
-        **fields,
+        position=numbers(holder("ImagePositionPatient"), "ImagePositionPatient", 3),
+        orientation=numbers(holder("ImageOrientationPatient"), "ImageOrientationPatient", 6),
+        location=location,
+        spacing=numbers(holder("PixelSpacing"), "PixelSpacing", 2),
+        thickness=number(holder("SliceThickness"), "SliceThickness"),
+        between=number(holder("SpacingBetweenSlices"), "SpacingBetweenSlices"),
+        slope=rescale("RescaleSlope"),
+        intercept=rescale("RescaleIntercept"),
+        units=_text(holder("RescaleType"), "RescaleType"),
+        tilt=number(holder("GantryDetectorTilt"), "GantryDetectorTilt"),
     )

@@ -5,6 +5,7 @@ refuses several focal planes, but takes the frames of several optical paths for 
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,13 +24,18 @@ _KEYS = (
     "TotalPixelMatrixColumns",
 )
 _PREFIX = "dicom."
-_PATHS = "dicom.OpticalPathSequence["
+_PATH_PROPERTY = re.compile(r"dicom\.OpticalPathSequence\[([^]]*)")
+"""Beginning of the names of the properties of one optical path, with its number."""
+
+
+class SeveralPlanes(SlideError):
+    """A slide that OpenSlide opens has planes that are not read; see `plane_problem`."""
 
 
 def plane_problem(properties: Mapping[str, str]) -> str:
     """Return why a slide that OpenSlide opens cannot be read, from its properties; else empty."""
     values = {key: _whole(properties.get(_PREFIX + key)) for key in _KEYS}
-    paths = {key.removeprefix(_PATHS).split("]")[0] for key in properties if key.startswith(_PATHS)}
+    paths = {path[1] for path in map(_PATH_PROPERTY.match, properties) if path}
     return _problem(values, optical_paths=len(paths))
 
 
@@ -53,6 +59,7 @@ def _whole(value: str | float | None) -> int | None:
 
 
 def _problem(values: Mapping[str, int | None], *, optical_paths: int) -> str:
+    """Return what is wrong with a slide of these numbers, as the end of a sentence; else empty."""
     focal_planes = values["TotalPixelMatrixFocalPlanes"] or 1
     optical_paths = max(values["NumberOfOpticalPaths"] or 1, optical_paths)
     if focal_planes > 1:
@@ -70,8 +77,11 @@ def _problem(values: Mapping[str, int | None], *, optical_paths: int) -> str:
             "expected: it is not a bright-field image; give an image with three colours"
         )
     frames = values["NumberOfFrames"]
-    sides = [(values[f"TotalPixelMatrix{axis}"], values[axis]) for axis in ("Rows", "Columns")]
-    tiles = math.prod(-(-whole // side) if whole and side else 0 for whole, side in sides)
+    tiles = 1
+    for axis in ("Rows", "Columns"):
+        whole = values[f"TotalPixelMatrix{axis}"]
+        side = values[axis]
+        tiles *= math.ceil(whole / side) if whole and side else 0
     if tiles and frames is not None and frames > tiles:
         return (
             f"has {frames} frames for {tiles} tiles, so it holds several focal planes or optical "

@@ -12,9 +12,22 @@ from .folders import folders_below
 PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
 """Suffixes of plain images, which may be slides or other pictures."""
 SLIDE_SUFFIXES = (
-    ".svs", ".tif", ".tiff", ".btf", ".tf8", ".ndpi", ".vms", ".vmu", ".scn", ".mrxs", ".svslide",
-    ".bif", ".czi", ".dcm", *PLAIN_SUFFIXES,
-)  # fmt: skip
+    ".svs",
+    ".tif",
+    ".tiff",
+    ".btf",
+    ".tf8",
+    ".ndpi",
+    ".vms",
+    ".vmu",
+    ".scn",
+    ".mrxs",
+    ".svslide",
+    ".bif",
+    ".czi",
+    ".dcm",
+    *PLAIN_SUFFIXES,
+)
 """Suffixes of files that may be slides, in lower case."""
 _INDEXED = (".vms", ".vmu")
 """Suffixes of text files that name the images of a slide."""
@@ -52,13 +65,12 @@ def slide_files(folder: str | Path) -> list[Path]:
         raise SlideError(f"there is no file or folder {folder}")
     slides: list[Path] = []
     for parent, folders, names in folders_below(folder):
-        lower = {name.lower() for name in names}
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and f"{name.lower()}.mrxs" not in lower
-        ]
-        slides += _slides_among(parent / name for name in names if not name.startswith("."))
+        lower_names = {name.lower() for name in names}
+        # names that are removed from this list are not visited
+        for name in list(folders):
+            if name.startswith(".") or f"{name.lower()}.mrxs" in lower_names:
+                folders.remove(name)
+        slides += _slides_among([parent / name for name in names if not name.startswith(".")])
     return sorted(slides)
 
 
@@ -79,29 +91,40 @@ def special_files(path: Path) -> list[Path]:
 
 
 def _slides_among(paths: Iterable[Path]) -> list[Path]:
-    likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES]
-    parts = {part for p in likely if p.suffix.lower() in _INDEXED for part in _parts(p, likely)}
-    dicom = [p for p in likely if p.suffix.lower() == ".dcm" and p.is_file()]
-    others = {*likely} - {*dicom, *parts}
-    return [*others, *_largest_of_series([p for p in dicom if _is_slide_class(p)])]
+    """Return the slides among the files of one folder, each by one of its files."""
+    candidates = [path for path in paths if path.suffix.lower() in SLIDE_SUFFIXES]
+    others = set(candidates)
+    dicom_slides: list[Path] = []
+    for path in candidates:
+        suffix = path.suffix.lower()
+        if suffix in _INDEXED:
+            others.difference_update(_images_of_index(path, candidates))
+        elif suffix == ".dcm" and path.is_file():
+            others.discard(path)
+            if _is_slide_class(path):
+                dicom_slides.append(path)
+    return [*others, *_largest_of_series(dicom_slides)]
 
 
-def _parts(index: Path, beside: Iterable[Path]) -> list[Path]:
+def _images_of_index(index: Path, neighbours: Iterable[Path]) -> list[Path]:
     """Return the images that belong to a .vms or .vmu: those that it names.
 
     Without a name, these are the images whose name is the index's and a suffix such as `_macro`.
     """
-    images = [p for p in beside if p.suffix.lower() in PLAIN_SUFFIXES]
-    named: set[str] = set()
+    images = [path for path in neighbours if path.suffix.lower() in PLAIN_SUFFIXES]
+    names: set[str] = set()
     if index.is_file():
         with index.open("rb") as f:
             text = f.read(_INDEX_BYTES).decode("latin-1")
-        named = {line.partition("=")[2].strip().lower() for line in text.splitlines()}
-    parts = [p for p in images if p.name.lower() in named]
+        for line in text.splitlines():  # as `ImageFile=slide_0.jpg`
+            _, _, value = line.partition("=")
+            names.add(value.strip().lower())
+    parts = [path for path in images if path.name.lower() in names]
     return parts or [p for p in images if _SUFFIXED.fullmatch(p.stem.removeprefix(index.stem))]
 
 
 def _is_slide_class(path: Path) -> bool:
+    """Return whether the class of a DICOM file, which stands near its beginning, is a slide's."""
     with path.open("rb") as f:
         head = f.read(1024)
     first = head.find(_STORAGE)
@@ -118,21 +141,21 @@ def _largest_of_series(paths: list[Path]) -> list[Path]:
         if absent_package(error) != "openslide":
             raise
         return paths
-    series: dict[str, Path] = {}
+    largest: dict[str, Path] = {}
     for path in sorted(paths, key=lambda p: (-p.stat().st_size, p)):
         try:
             if special_files(path):
-                key = _stated_series(path)
+                series = _series_of_header(path)
             else:
                 with openslide.OpenSlide(path) as slide:
-                    key = slide.properties.get("dicom.SeriesInstanceUID", "")
+                    series = slide.properties.get("dicom.SeriesInstanceUID", "")
         except openslide.OpenSlideError:
-            key = _stated_series(path)
-        series.setdefault(key or str(path), path)
-    return list(series.values())
+            series = _series_of_header(path)
+        largest.setdefault(series or str(path), path)
+    return list(largest.values())
 
 
-def _stated_series(path: Path) -> str:
+def _series_of_header(path: Path) -> str:
     """Return the series of a file that OpenSlide refuses, such as one with several planes."""
     try:
         return read_header(path).series

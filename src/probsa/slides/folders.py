@@ -28,7 +28,7 @@ def folders_below(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 def files_below(root: Path) -> list[Path]:
     """Return the regular files below a folder, also those behind links, sorted."""
-    found: list[Path] = []
+    files: list[Path] = []
     for parent, _, names in folders_below(root):
-        found += [parent / name for name in names if (parent / name).is_file()]
-    return sorted(found)
+        files += [parent / name for name in names if (parent / name).is_file()]
+    return sorted(files)

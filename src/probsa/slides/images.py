@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..errors import SlideError
-from ._base import Level, Slide, on_white, reading
-from .resolution import Resolution, from_density, settle
+from ._base import Level, Slide, decoding, on_white
+from .resolution import Resolution, from_density, set_resolution
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,8 +35,9 @@ class PlainSlide(Slide):
     def __init__(self, path: Path, *, name: str, mpp: float | None = None) -> None:
         from PIL import Image, __version__
 
-        self.path, self.name = path, name
-        with reading(path):
+        self.path = path
+        self.name = name
+        with decoding(path):
             try:  # Pillow warns above 89 million pixels and refuses twice as many; only refuse here
                 with Image.open(path, formats=FORMATS) as image:
                     self._image = _rgb(image, path)
@@ -51,12 +52,11 @@ class PlainSlide(Slide):
         self.format = (image.format or "image").lower()
         self.properties = {"reader": f"Pillow {__version__}", "mode": image.mode}
         dpi = image.info.get("dpi")
-        stated = Resolution()
+        density = Resolution()
         if dpi and len(dpi) == 2:
-            stated = from_density(float(dpi[0]), float(dpi[1]), unit="inch", source="dots per inch")
-        resolution = settle(stated, mpp)
-        self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        self.mpp_rejected = resolution.rejected
+            x, y = float(dpi[0]), float(dpi[1])
+            density = from_density(x, y, unit="inch", source="dots per inch")
+        set_resolution(self, density, mpp)
 
     def _pixels(
         self, level: int, rows: slice, columns: slice
@@ -65,13 +65,16 @@ class PlainSlide(Slide):
 
     def close(self) -> None:
         """Release the image; may be called more than once."""
-        self.closed, self._image = True, np.empty((0, 0, 3), np.uint8)
+        self.closed = True
+        self._image = np.empty((0, 0, 3), np.uint8)
 
 
 def _rgb(image: "Image", path: Path) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the colours of an image of 8 bits, with white behind what is transparent."""
     # Pillow silently truncates 16-bit PNG colours to 8 bits; the raw mode reveals them
-    sixteen = image.format == "PNG" and any("16" in str(t[3]) for t in getattr(image, "tile", ()))
-    if image.mode.startswith(("I", "F")) or sixteen:
+    raw_modes = [str(tile[3]) for tile in getattr(image, "tile", ())]
+    has_16_bits = image.format == "PNG" and any("16" in mode for mode in raw_modes)
+    if image.mode.startswith(("I", "F")) or has_16_bits:
         raise SlideError(
             f"{path} has more than 8 bits per channel, but slides have 8: "
             "scale it to 8 bits with suitable black and white points"

@@ -40,7 +40,7 @@ class Pyramid:
     """Sentences on levels that are padded or left out."""
 
 
-def settle_levels(stored: Sequence[StoredLevel]) -> Pyramid:
+def decide_levels(stored: Sequence[StoredLevel]) -> Pyramid:
     """Decide the factor of each level of a file; the first one is level 0.
 
     A factor is accepted if one number explains the sizes of both axes: up to a pixel of rounding,
@@ -54,29 +54,31 @@ def settle_levels(stored: Sequence[StoredLevel]) -> Pyramid:
     factors: list[float | None] = [1.0]
     pads = False
     for k, level in enumerate(stored[1:], start=1):
-        ratios = first.width / level.width, first.height / level.height
-        plain = _plain_factor(first, level, factors)
-        factor = None
-        if plain is None:
-            # a file that has padded one level pads the others
-            factor = _padded_factor(first, level, factors, pads=pads)
-            pads = pads or factor is not None
-        factors.append(factor if plain is None else plain)
-        if plain is not None:
-            levels.append(Level(width=level.width, height=level.height, downsample=plain))
+        plain_factor = _plain_factor(first, level, factors)
+        if plain_factor is not None:
+            factors.append(plain_factor)
+            levels.append(Level(width=level.width, height=level.height, downsample=plain_factor))
             places.append(k)
             continue
-        size = f"Level {k} has {level.width} x {level.height} pixels"
-        shares = f"{ratios[0]:.4g} and {ratios[1]:.4g} times fewer than level 0"
+        # a file that has padded one level pads the others
+        factor = _padded_factor(first, level, factors, pads=pads)
+        factors.append(factor)
+        size = (
+            f"Level {k} has {level.width} x {level.height} pixels, "
+            f"{first.width / level.width:.4g} and {first.height / level.height:.4g} times fewer "
+            "than level 0"
+        )
         if factor is None:
-            notes.append(f"{size}, {shares}: its factor is unknown, so it is left out.")
+            notes.append(f"{size}: its factor is unknown, so it is left out.")
             continue
+        pads = True
         # the content may be a pixel larger, of which the rest is padding
-        width, height = (max(1, side // factor) for side in (first.width, first.height))
+        width = max(1, first.width // factor)
+        height = max(1, first.height // factor)
         levels.append(Level(width=width, height=height, downsample=float(factor)))
         places.append(k)
         notes.append(
-            f"{size}, {shares}: it is padded to whole tiles, its factor is {factor}, and "
+            f"{size}: it is padded to whole tiles, its factor is {factor}, and "
             f"{width} x {height} pixels are read."
         )
     return Pyramid(levels=tuple(levels), places=tuple(places), notes=tuple(notes))
@@ -84,14 +86,17 @@ def settle_levels(stored: Sequence[StoredLevel]) -> Pyramid:
 
 def _rounding_interval(first: StoredLevel, level: StoredLevel) -> tuple[float, float]:
     """Return the factors that explain both sizes up to a pixel of rounding: low < factor < high."""
-    low, high = 0.0, float("inf")
+    low = 0.0
+    high = float("inf")
     for whole, part in ((first.width, level.width), (first.height, level.height)):
         low = max(low, whole / (part + 1))
-        high = min(high, whole / (part - 1) if part > 1 else float("inf"))
+        if part > 1:
+            high = min(high, whole / (part - 1))
     return low, high
 
 
 def _is_whole_tiles(level: StoredLevel, tile: tuple[int, int] | None) -> bool:
+    """Return whether tiles of this size cover a level without a rest."""
     return tile is not None and not (level.width % tile[0] or level.height % tile[1])
 
 
@@ -104,14 +109,15 @@ def _padded_factors(
     """
     if level.tile is None:
         return []
-    candidates = np.arange(int(_last(factors) * 1.01) + 1, max(first.width, first.height) + 1)
-    across_exact, across_padded = _explained(first.width, level.width, level.tile[0], candidates)
-    down_exact, down_padded = _explained(first.height, level.height, level.tile[1], candidates)
-    explained = (across_exact | across_padded) & (down_exact | down_padded)
-    return candidates[explained & ~(across_exact & down_exact)].tolist()
+    candidates = np.arange(int(_largest(factors) * 1.01) + 1, max(first.width, first.height) + 1)
+    tile_width, tile_height = level.tile
+    across_exact, across_padded = _explain(first.width, level.width, tile_width, candidates)
+    down_exact, down_padded = _explain(first.height, level.height, tile_height, candidates)
+    explains_both = (across_exact | across_padded) & (down_exact | down_padded)
+    return candidates[explains_both & ~(across_exact & down_exact)].tolist()
 
 
-def _explained(
+def _explain(
     whole: int, part: int, tile: int, factors: Int[np.ndarray, " n"]
 ) -> tuple[Bool[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """Return which factors give this length of an axis by rounding, and which by padding."""
@@ -130,9 +136,9 @@ def _plain_factor(
 ) -> float | None:
     """Return the factor of a level without padding; None if it is padded or undecided."""
     mean = (first.width / level.width + first.height / level.height) / 2
-    stated = level.downsample
-    if stated is not None and abs(stated - mean) > _SAME * mean:
-        return stated  # the reader takes it from the file's metadata instead of the sizes
+    downsample = level.downsample
+    if downsample is not None and abs(downsample - mean) > _SAME * mean:
+        return downsample  # the reader takes it from the file's metadata instead of the sizes
     return mean if _is_plain(first, level, factors) else None
 
 
@@ -142,7 +148,7 @@ def _is_plain(first: StoredLevel, level: StoredLevel, factors: Sequence[float | 
     padded = _padded_factors(first, level, factors)
     if not padded or not low < high:
         return low < high
-    if first.width / level.width <= _last(factors):
+    if first.width / level.width <= _largest(factors):
         return False  # no smaller than the level above it
     if int(low) + 1 < high:  # a whole factor explains it without padding
         expected = _expected(factors)
@@ -159,38 +165,41 @@ def _padded_factor(
     """Return the factor of a padded level; None if the sizes do not decide it."""
     candidates = _padded_factors(first, level, factors)
     low, high = _rounding_interval(first, level)
-    larger = first.width / level.width > _last(factors)
-    if (
-        not pads
-        and low < high
-        and larger
-        and (int(low) + 1 < high or _is_whole_tiles(first, level.tile))
-    ):
-        return None  # the ratio of the sizes explains them as well
+    continues = first.width / level.width > _largest(factors)
+    if not pads and low < high and continues:
+        has_whole_factor = int(low) + 1 < high
+        if has_whole_factor or _is_whole_tiles(first, level.tile):
+            return None  # the ratio of the sizes explains them as well
     if len(candidates) == 1:
         return candidates[0]
     expected = _expected(factors)
     if expected in candidates:
         return expected
-    known = [f for f in factors if f is not None]
-    base = round(known[1]) if len(known) > 1 else 1
-    powers = [f for f in candidates if base > 1 and _is_power(f, base)]
+    # levels are usually powers of the first factor that is known
+    decided = [factor for factor in factors if factor is not None]
+    base = round(decided[1]) if len(decided) > 1 else 1
+    if base < 2:
+        return None
+    powers = [factor for factor in candidates if _is_power(factor, base)]
     return powers[0] if len(powers) == 1 else None
 
 
-def _last(factors: Sequence[float | None]) -> float:
-    return max(f for f in factors if f is not None)
+def _largest(factors: Sequence[float | None]) -> float:
+    return max(factor for factor in factors if factor is not None)
 
 
 def _expected(factors: Sequence[float | None]) -> int | None:
     """Return the factor that continues the two levels above as a geometric series."""
     if len(factors) < 2:
         return None
-    last, before = factors[-1], factors[-2]
-    return None if last is None or before is None else round(last * last / before)
+    before, last = factors[-2:]
+    if last is None or before is None:
+        return None
+    return round(last * last / before)
 
 
 def _is_power(number: int, base: int) -> bool:
+    """Return whether a number is a power of the base."""
     while number % base == 0:
         number //= base
     return number == 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import check_size
 from ..errors import SlideError, imports_from
-from ._base import Scan, reading
+from ._base import Scan, decoding
 from .series import air_notes
 
 if TYPE_CHECKING:
@@ -51,13 +51,14 @@ def open_nifti(name: str, path: Path) -> Scan:
         import nibabel
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
-    with reading(path):
+    with decoding(path):
         # a .nii file may be NIfTI-1 or NIfTI-2, for which nibabel has two classes
-        kinds = (nibabel.Nifti1Image, nibabel.Nifti2Image)
-        kind = next((k for k in kinds if k.path_maybe_image(path)[0]), None)
-        if kind is None:
+        if nibabel.Nifti1Image.path_maybe_image(path)[0]:
+            image = nibabel.Nifti1Image.from_filename(path)
+        elif nibabel.Nifti2Image.path_maybe_image(path)[0]:
+            image = nibabel.Nifti2Image.from_filename(path)
+        else:
             raise SlideError(f"{path} is damaged, or not NIfTI, although its name says so")
-        image = kind.from_filename(path)
         _check_volume(path, image)
         data = np.asarray(image.get_fdata(dtype=np.float32, caching="unchanged"))
     affine = np.array(image.affine, dtype=np.float64)
@@ -65,39 +66,40 @@ def open_nifti(name: str, path: Path) -> Scan:
     affine[:3] *= millimetres
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
         raise SlideError(f"{path} has an affine that cannot be used:\n{affine}")
-    known = np.isfinite(data)
-    if not known.any():
+    finite = np.isfinite(data)
+    if not finite.any():
         raise SlideError(f"{path} contains no finite value")
-    smallest = data[known].min()
-    data = np.where(known, data, smallest).reshape(image.shape[:3])
-    stored = "".join(str(code) for code in nibabel.aff2axcodes(affine))
+    smallest = data[finite].min()
+    data = np.where(finite, data, smallest).reshape(image.shape[:3])
     canonical = nibabel.as_closest_canonical(nibabel.Nifti1Image(data, affine))
     # axes to the right and front become columns to the left and rows to the back
     turned = np.asarray(canonical.dataobj).transpose(2, 1, 0)[:, ::-1, ::-1]
     volume = np.ascontiguousarray(turned, dtype=np.float32)
     x, y, z, origin = canonical.affine[:3].T
+    # positions are measured along the normal of the slices, which z need not be
     normal = np.cross(x, y) / np.linalg.norm(np.cross(x, y))
     angle = float(np.degrees(np.arccos(min(1.0, abs(normal[2])))))
-    oriented = int(image.header["sform_code"]) or int(image.header["qform_code"])
-    notes = (
-        (
-            not known.all(),
-            f"{100 * np.mean(~known):.1f} % of the voxels are not numbers and were set to the "
-            f"minimum, {smallest:g}.",
-        ),
-        (
-            not oriented,
-            "The file states no orientation: the slices are assumed to be axial, as stored.",
-        ),
-        (unit == "unknown", "The file states no unit of length: millimetres are assumed."),
-        (angle > _OBLIQUE, f"The slices lie {angle:.1f} degrees off the axial plane."),
-        (
-            stored[2] not in "SI",
-            f"The voxels are stored as {stored}; slices were taken along the body's axis.",
-        ),
-        *((True, note) for note in air_notes(float(smallest))),
-        (len(volume) == 1, "There is a single slice."),
-    )
+    axes = "".join(str(code) for code in nibabel.aff2axcodes(affine))
+    notes = []
+    if not finite.all():
+        notes.append(
+            f"{100 * np.mean(~finite):.1f} % of the voxels are not numbers and were set to the "
+            f"minimum, {smallest:g}."
+        )
+    if not (int(image.header["sform_code"]) or int(image.header["qform_code"])):
+        notes.append(
+            "The file states no orientation: the slices are assumed to be axial, as stored."
+        )
+    if unit == "unknown":
+        notes.append("The file states no unit of length: millimetres are assumed.")
+    if angle > _OBLIQUE:
+        notes.append(f"The slices lie {angle:.1f} degrees off the axial plane.")
+    if axes[2] not in "SI":
+        notes.append(f"The voxels are stored as {axes}; slices were taken along the body's axis.")
+    notes += air_notes(float(smallest))
+    if len(volume) == 1:
+        notes.append("There is a single slice.")
+    description, _, _ = image.header["descrip"].tobytes().partition(b"\0")
     return Scan(
         name=name,
         path=path,
@@ -106,46 +108,52 @@ def open_nifti(name: str, path: Path) -> Scan:
         positions=origin @ normal + np.arange(len(volume)) * (z @ normal),
         spacing=(float(np.linalg.norm(y)), float(np.linalg.norm(x))),
         thickness=None,
-        notes=tuple(note for holds, note in notes if holds),
+        notes=tuple(notes),
         properties={
-            "axes": stored,
+            "axes": axes,
             "units": unit,
             "datatype": str(image.get_data_dtype()),
-            "description": image.header["descrip"]
-            .tobytes()
-            .split(b"\0")[0]
-            .decode("latin-1")
-            .strip(),
+            "description": description.decode("latin-1").strip(),
         },
     )
 
 
 def _check_volume(path: Path, image: "Nifti1Image") -> None:
     """Compare the stated size of the volume with what is stored, before memory is taken."""
-    shape, kind = image.shape, image.get_data_dtype()
+    shape = image.shape
+    dtype = np.dtype(image.get_data_dtype())
     voxels = " x ".join(map(str, shape))
     if len(shape) < 3 or any(extra != 1 for extra in shape[3:]) or 0 in shape:
         raise SlideError(
             f"{path} has the shape {voxels}, where three dimensions were "
             "expected: write each volume to its own file"
         )
-    if np.dtype(kind).kind not in "iuf":
-        raise SlideError(f"{path} holds {kind}, where one number per voxel was expected")
-    stored, size = path.stat().st_size, math.prod(shape) * np.dtype(kind).itemsize
+    if dtype.kind not in "iuf":
+        raise SlideError(
+            f"{path} holds {image.get_data_dtype()}, where one number per voxel was expected"
+        )
+    file_bytes = path.stat().st_size
+    stated_bytes = math.prod(shape) * dtype.itemsize
     check_size(
-        path, what="the volume", stated=4 * math.prod(shape), stored=stored, again="copy it again"
-    )
-    rest, most = (
-        stored - int(getattr(image.dataobj, "offset", 0)),
-        size + max(size // shape[2], 1) - 1,
+        path,
+        what="the volume",
+        stated=4 * math.prod(shape),  # of the float32 in memory
+        stored=file_bytes,
+        again="copy it again",
     )
     if path.name.lower().endswith(".gz"):
-        rest, most = 0, 2 * size + 2**24
+        # the header is small, and what follows the volume is tolerated
+        most_bytes = 2 * stated_bytes + 2**24
+        stored_bytes = 0
         with gzip.open(path) as stream:  # to its end, where its checksum is: nibabel stops before
-            while rest <= most and (block := stream.read(2**20)):
-                rest += len(block)
-    if not size <= rest <= most:
+            while stored_bytes <= most_bytes and (block := stream.read(2**20)):
+                stored_bytes += len(block)
+    else:
+        # less than a slice more
+        most_bytes = stated_bytes + max(stated_bytes // shape[2], 1) - 1
+        stored_bytes = file_bytes - int(getattr(image.dataobj, "offset", 0))
+    if not stated_bytes <= stored_bytes <= most_bytes:
         raise SlideError(
-            f"{path} is damaged: it states {voxels} voxels, {size:,} bytes, but {rest:,} are "
-            "stored. Copy it again"
+            f"{path} is damaged: it states {voxels} voxels, {stated_bytes:,} bytes, but "
+            f"{stored_bytes:,} are stored. Copy it again"
         )

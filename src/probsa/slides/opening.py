@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import MissingExtra, SlideError, imports_from
 from ._base import Slide
 from .dicom_headers import looks_like_dicom, read_header
-from .dicom_slides import plane_problem_of_file
+from .dicom_slides import SeveralPlanes, plane_problem_of_file
 from .finding import special_files
 from .resolution import check_mpp
 
@@ -80,15 +80,17 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
     if vendor not in (None, _GENERIC):
         try:
             return WsiSlide(path, name=name, mpp=mpp, skipped=special)
+        except SeveralPlanes:
+            raise
         except SlideError as error:
             problem = plane_problem_of_file(path) if head[128:132] == b"DICM" else ""
-            if not problem or problem in str(error):
+            if not problem:
                 raise
             raise SlideError(f"{path} {problem}") from error
     if is_tiff(head):
         _require("tifffile", "imagecodecs", "zarr")
         return TiffSlide(path, name=name, mpp=mpp, vendor=vendor)
-    raise SlideError(f"{path} {_what_it_is(path, head)}; {_READABLE}")
+    raise SlideError(f"{path} {_describe_file(path, head)}; {_READABLE}")
 
 
 def slide_name(path: Path | str) -> str:
@@ -105,7 +107,7 @@ def _require(*modules: str) -> Any:
     return first
 
 
-def _what_it_is(path: Path, head: bytes) -> str:
+def _describe_file(path: Path, head: bytes) -> str:
     """Describe a file that no reader opens, as the end of a sentence that begins with its path."""
     if not head:
         return "is empty (0 bytes): copy it again"
@@ -113,12 +115,13 @@ def _what_it_is(path: Path, head: bytes) -> str:
         return "starts with zero bytes, so the copy is probably incomplete; copy it again"
     if path.suffix.lower() == ".mrxs":
         return f"is a MIRAX slide whose folder {path.stem}/ is missing beside it or damaged"
-    for begin, what in _MAGIC.items():
+    for begin, description in _MAGIC.items():
         if head.startswith(begin):
-            return what
+            return description
     text = head.decode("utf-8", errors="ignore")  # the 1024 bytes may end inside a character
-    lines = text.strip().splitlines()
-    if len(text.encode()) >= len(head) - 3 and all(c >= " " or c in "\t\r\n" for c in text):
+    is_utf8 = len(text.encode()) >= len(head) - 3
+    if is_utf8 and all(c >= " " or c in "\t\r\n" for c in text):
+        lines = text.strip().splitlines()
         return f"is a text file that begins with {lines[0][:40]!r}" if lines else "is blank"
     return f"is of an unknown kind: it begins with the bytes {head[:8].hex(' ')}"
 
@@ -131,8 +134,11 @@ def _dicom(path: Path) -> str:
         modality = read_header(path).modality or "unknown"
     except MissingExtra:
         modality = "unknown"
-    known = {
-        "CT": "is a CT slice, not a slide: give the folder of its series",
-        "SM": "is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a pyramid)",
-    }
-    return f"{path} {known.get(modality, f'is a DICOM file of modality {modality}, not a slide')}"
+    if modality == "CT":
+        return f"{path} is a CT slice, not a slide: give the folder of its series"
+    if modality == "SM":
+        return (
+            f"{path} is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a "
+            "pyramid)"
+        )
+    return f"{path} is a DICOM file of modality {modality}, not a slide"

@@ -43,6 +43,8 @@ class Resolution(NamedTuple):
 
     mpp: float | None = None
     source: str | None = None
+    is_given: bool = False
+    """Whether it is what the user stated, not what the file states."""
     rejected: tuple[str, ...] = ()
     """What the file states and why that is not used, as the ends of sentences."""
     refused: bool = False
@@ -66,35 +68,42 @@ def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
 
     Axes that differ by more than 10 % are refused, whichever of them is plausible.
     """
-    stated = [v for v in (x, y) if v is not None]
-    if not stated:
+    sides = [side for side in (x, y) if side is not None]
+    if not sides:
         return Resolution()
-    mean = sum(stated) / len(stated)
-    difference = max(stated) / min(stated) - 1
+    mean = sum(sides) / len(sides)
+    difference = max(sides) / min(sides) - 1
     if difference > LARGEST_DIFFERENCE:
         reason = (
-            f"{source}: x {stated[0]:.4g} and y {stated[1]:.4g} µm per pixel, but pixels must be "
+            f"{source}: x {sides[0]:.4g} and y {sides[1]:.4g} µm per pixel, but pixels must be "
             f"square within {100 * LARGEST_DIFFERENCE:g} %"
         )
         return Resolution(rejected=(reason,), refused=True)
     if not SMALLEST <= mean <= LARGEST:
-        shown = " and ".join(f"{v:.4g}" for v in dict.fromkeys(stated))
+        values = " and ".join(f"{side:.4g}" for side in dict.fromkeys(sides))
         reason = (
-            f"{source}: {shown} µm per pixel, outside the plausible range of {SMALLEST:g} to "
+            f"{source}: {values} µm per pixel, outside the plausible range of {SMALLEST:g} to "
             f"{LARGEST:g}"
         )
         return Resolution(rejected=(reason,))
-    if len(stated) == 2 and difference > _SQUARE:
-        source = f"{source}, mean of x {stated[0]:.4g} and y {stated[1]:.4g}"
+    if len(sides) == 2 and difference > _SQUARE:
+        source = f"{source}, mean of x {sides[0]:.4g} and y {sides[1]:.4g}"
     return Resolution(mpp=mean, source=source)
 
 
 def from_openslide(properties: Mapping[str, str]) -> Resolution:
     """Read the resolution from OpenSlide's properties, or else from the TIFF tags among them."""
-    x, y = (positive(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
-    per_x, per_y = (positive(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
-    tags = from_density(per_x, per_y, unit=properties.get("tiff.ResolutionUnit", ""))
-    return from_axes(x, y, source="openslide.mpp-x").or_else(tags)
+    tags = from_density(
+        positive(properties.get("tiff.XResolution")),
+        positive(properties.get("tiff.YResolution")),
+        unit=properties.get("tiff.ResolutionUnit", ""),
+    )
+    axes = from_axes(
+        positive(properties.get("openslide.mpp-x")),
+        positive(properties.get("openslide.mpp-y")),
+        source="openslide.mpp-x",
+    )
+    return axes.or_else(tags)
 
 
 def from_density(
@@ -114,9 +123,8 @@ def from_density(
         unit_y: the unit of the vertical axis, if it differs.
         source: what states them.
     """
-    units = unit, unit if unit_y is None else unit_y
     sides: list[float | None] = []
-    for density, name in zip((x, y), units, strict=True):
+    for density, name in ((x, unit), (y, unit if unit_y is None else unit_y)):
         micrometres = MICROMETRES.get(name.strip().lower())
         if density is None or not density or micrometres is None:
             sides.append(None)
@@ -130,18 +138,27 @@ def from_density(
     return from_axes(*sides, source=source)
 
 
-def settle(stated: Resolution, given: float | None) -> Resolution:
-    """Return the resolution that applies: the given one if any, otherwise that of the file.
+def choose_resolution(file: Resolution, user: float | None) -> Resolution:
+    """Return the resolution that applies: the user's if there is one, otherwise that of the file.
 
     If the two differ by at most 2 %, the more exact value of the file applies.
     """
-    if given is None:
-        return stated
-    if stated.mpp is None:
-        return Resolution(mpp=given, source="given", rejected=stated.rejected)
-    if abs(given - stated.mpp) <= _AGREE * stated.mpp:
-        return stated
-    return Resolution(mpp=given, source=f"given, file says {stated.mpp:.4g}")
+    if user is None:
+        return file
+    if file.mpp is None:
+        return Resolution(mpp=user, source="given", is_given=True, rejected=file.rejected)
+    if abs(user - file.mpp) <= _AGREE * file.mpp:
+        return file
+    return Resolution(mpp=user, source=f"given, file says {file.mpp:.4g}", is_given=True)
+
+
+def set_resolution(slide: Slide, file: Resolution, user: float | None) -> None:
+    """Set the resolution of a slide that is being opened; see `choose_resolution`."""
+    resolution = choose_resolution(file, user)
+    slide.mpp = resolution.mpp
+    slide.mpp_source = resolution.source
+    slide.mpp_is_given = resolution.is_given
+    slide.mpp_rejected = resolution.rejected
 
 
 def resolution_advice(slide: Slide) -> str | None:
@@ -200,6 +217,9 @@ def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
 
 def resolution_of(resolutions: float | Mapping[str, float] | None, *names: str) -> float | None:
     """Return the resolution of a slide known by these names; None if none is given for it."""
-    if isinstance(resolutions, Mapping):
-        return next((resolutions[name] for name in names if name in resolutions), None)
-    return resolutions
+    if not isinstance(resolutions, Mapping):
+        return resolutions
+    for name in names:
+        if name in resolutions:
+            return resolutions[name]
+    return None

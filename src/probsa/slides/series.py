@@ -39,9 +39,13 @@ class Display:
 
     def apply(self, image: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "rows columns"]:
         """Return the stored image as it is displayed."""
-        image = image.T if self.transpose else image
-        image = image[::-1] if self.flip_rows else image
-        return image[:, ::-1] if self.flip_columns else image
+        if self.transpose:
+            image = image.T
+        if self.flip_rows:
+            image = image[::-1]
+        if self.flip_columns:
+            image = image[:, ::-1]
+        return image
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,22 +72,24 @@ def stack(planes: Sequence[Plane]) -> Stack:
         SlideError: the slices have several sizes, their positions are unknown, or most slices do
             not share an orientation.
     """
-    kept, notes = _one_orientation(planes)
-    sizes = Counter((p.rows, p.columns) for p in kept).most_common()
+    slices, notes = _one_orientation(planes)
+    sizes = Counter((p.rows, p.columns) for p in slices).most_common()
     if len(sizes) > 1:
         listing = ", ".join(f"{count} of {h} x {w}" for (h, w), count in sizes)
-        odd_slice = next(p for p in kept if (p.rows, p.columns) == sizes[-1][0])
+        rarest_size, _ = sizes[-1]
+        odd_slice = next(p for p in slices if (p.rows, p.columns) == rarest_size)
         raise SlideError(
             f"the series holds slices of several sizes ({listing} pixels; {odd_slice.label} is one "
             "of the few): a volume has one size, so put each size into its own folder"
         )
-    display = display_of(kept[0].orientation)
-    positions, position_notes = _positions(kept, display)
+    display = display_of(slices[0].orientation)
+    positions, position_notes = _positions(slices, display)
     notes += position_notes
     groups: list[tuple[float, list[Plane]]] = []
-    for position, plane in sorted(zip(positions, kept, strict=True), key=lambda pair: pair[0]):
+    for position, plane in sorted(zip(positions, slices, strict=True), key=lambda pair: pair[0]):
         if groups and position - groups[-1][0] < SAME_PLACE:
-            groups[-1][1].append(plane)
+            _, group = groups[-1]
+            group.append(plane)
         else:
             groups.append((position, [plane]))
     if display.plane != "axial":
@@ -95,21 +101,18 @@ def stack(planes: Sequence[Plane]) -> Stack:
         number = float("inf") if plane.instance is None else float(plane.instance)
         return number, str(plane.path), plane.frame or 0
 
-    return Stack(
-        places=tuple(
-            Place(position=position, planes=tuple(sorted(group, key=by_instance)))
-            for position, group in groups
-        ),
-        display=display,
-        notes=tuple(notes),
-    )
+    places = []
+    for position, group in groups:
+        places.append(Place(position=position, planes=tuple(sorted(group, key=by_instance))))
+    return Stack(places=tuple(places), display=display, notes=tuple(notes))
 
 
 def display_of(orientation: tuple[float, ...] | None) -> Display:
     """Return the transformation for an orientation; None counts as axial and is not changed."""
     if orientation is None:
         return Display()
-    along_row, along_column = np.array(orientation[:3]), np.array(orientation[3:])
+    along_row = np.array(orientation[:3])
+    along_column = np.array(orientation[3:])
     normal = np.cross(along_row, along_column)
     length = np.linalg.norm(normal)
     if length < 0.5:  # orthogonal unit vectors give 1
@@ -118,10 +121,11 @@ def display_of(orientation: tuple[float, ...] | None) -> Display:
         )
     normal = normal / length
     across = int(np.argmax(np.abs(normal)))
+    plane = _AXES[across]
     # columns run to the patient's left (in sagittal slices, to the back); rows run to the back in
     # axial slices and to the feet in others
-    columns_axis = 1 if across == 0 else 0
-    rows_axis, rows_sign = (1, 1) if across == 2 else (2, -1)
+    columns_axis = 1 if plane == "sagittal" else 0
+    rows_axis, rows_sign = (1, 1) if plane == "axial" else (2, -1)
     transpose = abs(along_row[columns_axis]) < abs(along_column[columns_axis])
     columns, rows = (along_column, along_row) if transpose else (along_row, along_column)
     return Display(
@@ -129,7 +133,7 @@ def display_of(orientation: tuple[float, ...] | None) -> Display:
         flip_rows=bool(rows[rows_axis] * rows_sign < 0),
         flip_columns=bool(columns[columns_axis] < 0),
         normal=tuple((normal * np.sign(normal[across])).tolist()),
-        plane=_AXES[across],
+        plane=plane,
     )
 
 
@@ -143,32 +147,43 @@ def geometry_notes(
         planes: the slice that was kept at each position.
         display: the transformation to the standard display.
     """
-    notes = []
-    stated, shown, turned = sorted({p.tilt for p in planes if p.tilt}), "", 0.0
-    first, last = planes[0].position, planes[-1].position
-    if first and last and planes[0].orientation:
-        direction = np.subtract(last, first)
-        length = np.linalg.norm(direction)
-        if length > SAME_PLACE:
-            along = abs(np.dot(direction / length, display.normal))
-            turned = float(np.degrees(np.arccos(min(1.0, along))))
-            shown = f"; the positions show {turned:.1f} degrees"
-    if stated or turned >= 0.5:
-        said = " and ".join(f"{tilt:+.1f}" for tilt in stated)
-        notes.append(
-            f"Gantry tilt: the file states {f'{said} degrees' if said else 'nothing'}{shown}."
-        )
+    notes = _tilt_notes(planes, display)
     if len(positions) < 3:
         return notes
     gaps = np.diff(positions)
     usual = float(np.median(gaps))
     if np.abs(gaps - usual).max() > max(0.05 * usual, SAME_PLACE):
-        runs = [f"{len(list(g))} x {text}" for text, g in groupby(f"{gap:.2f}" for gap in gaps)]
+        runs = []
+        for text, run in groupby(f"{gap:.2f}" for gap in gaps):
+            runs.append(f"{len(list(run))} x {text}")
         listing = f"{gaps.min():.2f} to {gaps.max():.2f} mm, median {usual:.2f} mm"
         if len(runs) <= _LISTED:
             listing = f"{', '.join(runs)} mm"
         notes.append(f"Slices are unevenly spaced along their normal: {listing}.")
-    return notes + _missing(positions, gaps, planes)
+    return notes + _missing_notes(positions, gaps, planes)
+
+
+def _tilt_notes(planes: Sequence[Plane], display: Display) -> list[str]:
+    """Return a note on the tilt of the gantry that the file states or the positions show."""
+    tilts = sorted({p.tilt for p in planes if p.tilt})
+    angle = 0.0
+    shown = ""
+    first = planes[0].position
+    last = planes[-1].position
+    if first and last and planes[0].orientation:
+        direction = np.subtract(last, first)
+        length = np.linalg.norm(direction)
+        if length > SAME_PLACE:
+            # with a tilt, slices are not stacked along their normal
+            cosine = abs(np.dot(direction / length, display.normal))
+            angle = float(np.degrees(np.arccos(min(1.0, cosine))))
+            shown = f"; the positions show {angle:.1f} degrees"
+    if not tilts and angle < 0.5:
+        return []
+    stated = "nothing"
+    if tilts:
+        stated = " and ".join(f"{tilt:+.1f}" for tilt in tilts) + " degrees"
+    return [f"Gantry tilt: the file states {stated}{shown}."]
 
 
 def air_notes(smallest: float) -> list[str]:
@@ -178,22 +193,24 @@ def air_notes(smallest: float) -> list[str]:
     return [f"The smallest value is {smallest:g}, but air is near -1000: these may not be HU."]
 
 
-def listed(items: Sequence[str]) -> str:
+def list_some(items: Sequence[str]) -> str:
     """List a few items and the number of the others."""
-    more = f"; and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return "; ".join(items[:_LISTED]) + more
+    listing = "; ".join(items[:_LISTED])
+    if len(items) > _LISTED:
+        listing += f"; and {len(items) - _LISTED} more"
+    return listing
 
 
 def _one_orientation(planes: Sequence[Plane]) -> tuple[list[Plane], list[str]]:
     """Return the slices of the most common orientation; others belong to a scout image."""
     groups: list[list[Plane]] = []
     for plane in planes:
-        known = (g for g in groups if _alike(g[0].orientation, plane.orientation))
-        group = next(known, None)
-        if group is None:
-            groups.append([plane])
+        for group in groups:
+            if _is_same_orientation(group[0].orientation, plane.orientation):
+                group.append(plane)
+                break
         else:
-            group.append(plane)
+            groups.append([plane])
     groups.sort(key=len, reverse=True)
     others = [plane for group in groups[1:] for plane in group]
     if not others:
@@ -204,15 +221,16 @@ def _one_orientation(planes: Sequence[Plane]) -> tuple[list[Plane], list[str]]:
             f"the series holds slices of {len(groups)} orientations ({listing}) and no stack that "
             "contains most of them: put each stack into its own folder"
         )
-    names = listed([plane.label for plane in others])
-    what = "1 image lies" if len(others) == 1 else f"{len(others)} images lie"
-    return groups[0], [f"{what} in a different plane from the stack (a scout?); left out: {names}."]
+    names = list_some([plane.label for plane in others])
+    images = "1 image lies" if len(others) == 1 else f"{len(others)} images lie"
+    note = f"{images} in a different plane from the stack (a scout?); left out: {names}."
+    return groups[0], [note]
 
 
-def _alike(one: tuple[float, ...] | None, two: tuple[float, ...] | None) -> bool:
-    if one is None or two is None:
-        return one is two
-    return bool(np.allclose(one, two, atol=0.02))
+def _is_same_orientation(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(np.allclose(one, other, atol=0.02))
 
 
 def _positions(planes: Sequence[Plane], display: Display) -> tuple[list[float], list[str]]:
@@ -220,22 +238,23 @@ def _positions(planes: Sequence[Plane], display: Display) -> tuple[list[float], 
 
     A source that gives all slices the same position is skipped.
     """
-    projected = [
-        None if p.position is None else float(np.dot(p.position, display.normal)) for p in planes
-    ]
-    axial = "ImageOrientationPatient is missing: the slices are taken as axial."
-    by_location = "ImagePositionPatient is missing: slices are ordered by SliceLocation."
-    for values, notes in (
-        (projected, [] if planes[0].orientation else [axial]),
-        ([p.location for p in planes], [by_location]),
-    ):
-        known = [v for v in values if v is not None]
-        # two slices at one position may be duplicates; more without any other position mean nothing
-        if len(known) == len(planes) and (len(known) <= 2 or np.ptp(known) >= SAME_PLACE):
-            return known, notes
-    numbers = [p.instance for p in planes if p.instance is not None]
+    projected = []
+    for plane in planes:
+        if plane.position is not None:
+            projected.append(float(np.dot(plane.position, display.normal)))
+    if _tell_apart(projected, planes):
+        if planes[0].orientation:
+            return projected, []
+        return projected, ["ImageOrientationPatient is missing: the slices are taken as axial."]
+    locations = [plane.location for plane in planes if plane.location is not None]
+    if _tell_apart(locations, planes):
+        return locations, ["ImagePositionPatient is missing: slices are ordered by SliceLocation."]
+    numbers = [plane.instance for plane in planes if plane.instance is not None]
     if len(numbers) == len(planes) == len(set(numbers)):
-        step = next((s for s in (planes[0].between, planes[0].thickness) if s and s > 0), 1.0)
+        step = 1.0
+        for distance in (planes[0].thickness, planes[0].between):  # the second one is preferred
+            if distance and distance > 0:
+                step = distance
         return [step * (n - min(numbers)) for n in numbers], [
             "Positions are missing: slices are ordered by InstanceNumber, "
             f"{step:g} mm apart, and may run either way."
@@ -248,7 +267,17 @@ def _positions(planes: Sequence[Plane], display: Display) -> tuple[list[float], 
     )
 
 
-def _missing(
+def _tell_apart(positions: Sequence[float], planes: Sequence[Plane]) -> bool:
+    """Return whether all slices have a position, by which they can be ordered.
+
+    Two slices at one position may be duplicates; more without any other position mean nothing.
+    """
+    if len(positions) != len(planes):
+        return False
+    return len(positions) <= 2 or bool(np.ptp(positions) >= SAME_PLACE)
+
+
+def _missing_notes(
     positions: Float[np.ndarray, " n"], gaps: Float[np.ndarray, " m"], planes: Sequence[Plane]
 ) -> list[str]:
     """Return a note on gaps where InstanceNumber jumps or the spacing is wide.
@@ -257,22 +286,28 @@ def _missing(
     changes on purpose (thin at the base, thick above), it exceeds 1.5 times both its neighbours.
     """
     median = np.median(gaps)
-    even = np.mean(np.abs(gaps - median) <= 0.1 * median) >= 2 / 3
-    beside = np.maximum(np.append(0, gaps[:-1]), np.append(gaps[1:], 0))
-    usual = np.full_like(gaps, median) if even else beside
+    is_even = np.mean(np.abs(gaps - median) <= 0.1 * median) >= 2 / 3
+    if is_even:
+        usual = np.full_like(gaps, median)
+    else:
+        before = np.append(0, gaps[:-1])
+        after = np.append(gaps[1:], 0)
+        usual = np.maximum(before, after)
     # numbers are informative if they run evenly along the axis
     numbers = [p.instance for p in planes if p.instance is not None]
     steps = np.diff(numbers) if len(numbers) == len(planes) else np.zeros(len(gaps), int)
     step, count = Counter(steps.tolist()).most_common(1)[0]
-    numbered = (steps * step > 0).all() and count >= len(steps) * 2 / 3
-    found = []
+    are_informative = (steps * step > 0).all() and count >= len(steps) * 2 / 3
+    places = []
     for i, gap in enumerate(gaps):
         where = f"between {positions[i]:.2f} and {positions[i + 1]:.2f} mm (a gap of {gap:.2f} mm)"
-        if numbered and abs(steps[i]) > abs(step):
-            gone = sorted(range(numbers[i] + step, numbers[i + 1], step))
-            several = f"{gone[0]} to {gone[-1]}" if len(gone) > 1 else gone[0]
-            found.append(f"InstanceNumber {several} {where}")
+        if are_informative and abs(steps[i]) > abs(step):
+            missing = sorted(range(numbers[i] + step, numbers[i + 1], step))
+            listing = f"{missing[0]} to {missing[-1]}" if len(missing) > 1 else missing[0]
+            places.append(f"InstanceNumber {listing} {where}")
         elif gap > 1.5 * usual[i]:
-            many = max(1, round(gap / usual[i]) - 1)
-            found.append(f"about {many} {where}, where {usual[i]:.2f} mm is usual")
-    return [f"Slices seem to be missing: {listed(found)}."] if found else []
+            count = max(1, round(gap / usual[i]) - 1)
+            places.append(f"about {count} {where}, where {usual[i]:.2f} mm is usual")
+    if not places:
+        return []
+    return [f"Slices seem to be missing: {list_some(places)}."]

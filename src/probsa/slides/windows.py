@@ -96,6 +96,7 @@ def window_presets(scan: Scan) -> dict[str, tuple[float, float]]:
 
 
 def _window(text: str) -> tuple[float, float]:
+    """Return the level and width of a window, given as a name or as LEVEL:WIDTH."""
     if ":" not in text:
         if text not in WINDOWS:
             raise UnknownName("window", text, WINDOWS)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
-from ..errors import SlideError
-from ._base import Slide, on_white, reading
-from .dicom_slides import plane_problem
-from .levels import StoredLevel, settle_levels
-from .resolution import from_openslide, settle
+from ._base import PYTHON_ERRORS, Slide, decoding, on_white
+from .dicom_slides import SeveralPlanes, plane_problem
+from .levels import StoredLevel, decide_levels
+from .resolution import from_openslide, set_resolution
 
 if TYPE_CHECKING:
     import openslide
@@ -49,26 +48,20 @@ class WsiSlide(Slide):
         """
         import openslide
 
-        self.path, self.name = path, name
+        self.path = path
+        self.name = name
         self._links: Path | None = None
         if skipped:
             self._links = _regular_files(path)
             # also without `close`, and if opening fails
             weakref.finalize(self, shutil.rmtree, self._links, ignore_errors=True)
         self._handle: openslide.OpenSlide | None = None
-        with reading(path):
+        with decoding(path):
             handle = self._open()
             properties = dict(handle.properties)
-            stored = zip(handle.level_dimensions, handle.level_downsamples, strict=True)
-            pyramid = settle_levels(
-                [
-                    StoredLevel(
-                        width=w, height=h, tile=_tile_size(properties, level=k), downsample=d
-                    )
-                    for k, ((w, h), d) in enumerate(stored)
-                ]
-            )
-            self.levels, self.notes = pyramid.levels, pyramid.notes
+            pyramid = decide_levels(_stored_levels(handle, properties))
+            self.levels = pyramid.levels
+            self.notes = pyramid.notes
             if skipped:
                 names = ", ".join(file.name for file in skipped)
                 note = f"Beside it, these are no regular files and were not opened: {names}."
@@ -78,11 +71,9 @@ class WsiSlide(Slide):
             problem = plane_problem(properties)
         if problem:
             self.close()
-            raise SlideError(f"{path} {problem}")
+            raise SeveralPlanes(f"{path} {problem}")
         self.format = properties.get(openslide.PROPERTY_NAME_VENDOR, "unknown")
-        resolution = settle(from_openslide(properties), mpp)
-        self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        self.mpp_rejected = resolution.rejected
+        set_resolution(self, from_openslide(properties), mpp)
         sides = [properties.get(f"openslide.level[0].tile-{side}") for side in _SIDES]
         common = {
             "reader": f"OpenSlide {openslide.__library_version__}",
@@ -90,24 +81,31 @@ class WsiSlide(Slide):
             "tile size": " x ".join(side for side in sides if side),
             "objective power": properties.get("openslide.objective-power"),
         }
-        self.properties = properties | {k: v for k, v in common.items() if v}
+        self.properties = properties | {key: text for key, text in common.items() if text}
 
     def _read(
         self, corner: tuple[int, int], level: int, *, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
         if self.levels[level].downsample != self._downsamples[level]:
             return super()._read(corner, level, width=width, height=height)
-        out = np.empty((height, width, 3), np.uint8)
-        place = self._places[level]
+        image = np.empty((height, width, 3), np.uint8)
         for top in range(0, height, _ROWS):
-            at = (corner[0], int(corner[1] + top * self.levels[level].downsample))
+            rows_corner = (corner[0], int(corner[1] + top * self.levels[level].downsample))
             size = (width, min(_ROWS, height - top))
-            try:
-                out[top : top + _ROWS] = on_white(self._open().read_region(at, place, size))
-            except Exception:
-                self._release()
-                raise
-        return out
+            image[top : top + _ROWS] = self._read_region(rows_corner, level, size)
+        return image
+
+    def _read_region(
+        self, corner: tuple[int, int], level: int, size: tuple[int, int]
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        """Return a region from OpenSlide; after an error, the handle cannot be used any more."""
+        import openslide
+
+        try:
+            return on_white(self._open().read_region(corner, self._places[level], size))
+        except (openslide.OpenSlideError, *PYTHON_ERRORS):
+            self._release()
+            raise
 
     def _pixels(
         self, level: int, rows: slice, columns: slice
@@ -117,15 +115,12 @@ class WsiSlide(Slide):
         OpenSlide finds the level's pixel by its own factor and interpolates between pixels. The
         corner is therefore moved by up to `_SHIFTS` pixels to where it is nearly a whole pixel.
         """
-        own = self._downsamples[level]
-        left, top = (_whole_corner(part.start, own) for part in (columns, rows))
+        downsample = self._downsamples[level]
+        left = _whole_corner(columns.start, downsample)
+        top = _whole_corner(rows.start, downsample)
         size = (columns.stop - left, rows.stop - top)
-        at = (round(left * own), round(top * own))
-        try:
-            region = on_white(self._open().read_region(at, self._places[level], size))
-        except Exception:
-            self._release()
-            raise
+        corner = (round(left * downsample), round(top * downsample))
+        region = self._read_region(corner, level, size)
         return region[rows.start - top :, columns.start - left :]
 
     def close(self) -> None:
@@ -136,19 +131,36 @@ class WsiSlide(Slide):
             shutil.rmtree(self._links, ignore_errors=True)
 
     def _release(self) -> None:
+        """Close the handle; the next region opens another one."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None
 
     def _open(self) -> "openslide.OpenSlide":
+        """Return the handle; it is opened at the first access."""
         import openslide
 
         if self._handle is None:
-            opened = self.path
-            if self._links is not None:
-                opened = self._links / self.path.name
-            self._handle = openslide.OpenSlide(opened)
+            path = self.path if self._links is None else self._links / self.path.name
+            self._handle = openslide.OpenSlide(path)
         return self._handle
+
+
+def _stored_levels(
+    handle: "openslide.OpenSlide", properties: Mapping[str, str]
+) -> list[StoredLevel]:
+    """Return the levels as OpenSlide states them."""
+    levels = []
+    for k, (width, height) in enumerate(handle.level_dimensions):
+        levels.append(
+            StoredLevel(
+                width=width,
+                height=height,
+                tile=_tile_size(properties, level=k),
+                downsample=handle.level_downsamples[k],
+            )
+        )
+    return levels
 
 
 def _regular_files(path: Path) -> Path:
@@ -168,6 +180,9 @@ def _whole_corner(start: int, downsample: float) -> int:
 
 def _tile_size(properties: Mapping[str, str], *, level: int) -> tuple[int, int] | None:
     """Return the size of the tiles of a level as OpenSlide states it."""
-    sides = [properties.get(f"openslide.level[{level}].tile-{side}") for side in _SIDES]
-    width, height = (int(side) if side and side.isdigit() else 0 for side in sides)
+    sides = []
+    for side in _SIDES:
+        text = properties.get(f"openslide.level[{level}].tile-{side}")
+        sides.append(int(text) if text and text.isdigit() else 0)
+    width, height = sides
     return (width, height) if width and height else None
