@@ -67,25 +67,24 @@ def expected(values: np.ndarray, limits: tuple[float, float], quantity: str) -> 
 
 
 def test_each_panel_has_its_own_scale_and_labels_their_colours(tmp_path):
-    figure = side_by_side(three(), out=tmp_path / "a.png", bag="b")
-    panels = [n for n in names_of(figure) if not n.endswith(" bar")]
-    assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
-    predictions, path = three(), tmp_path / "a.png"
-    figure = side_by_side(predictions, bag="b", out=path)
-    for name, p in predictions.items():
-        for key, v in (("mean", p.attention_mean), ("variance", p.attention_variance)):
-            if v.any():
-                drawn = pixels(path, figure, f"{name} {key}", p).astype(int)
-                assert np.abs(drawn - expected(v, (v.min(), v.max()), key)).max() <= 2, name
+    path = tmp_path / "a.png"
     predictions = three()
-    figure = side_by_side(predictions, bag="b", out=tmp_path / "a.png")
-    drawn = pixels(tmp_path / "a.png", figure, "labels", predictions["plain"])
-    colours = [rgb("labels", k) for k in (0, 1)]
-    for colour, label in zip(drawn, LABELS, strict=True):
+    figure = side_by_side(predictions, bag="b", out=path)
+    panels = [name for name in names_of(figure) if not name.endswith(" bar")]
+    assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
+    for name, p in predictions.items():
+        for key, values in (("mean", p.attention_mean), ("variance", p.attention_variance)):
+            if values.any():
+                colours = pixels(path, figure, f"{name} {key}", p).astype(int)
+                limits = (values.min(), values.max())
+                assert np.abs(colours - expected(values, limits, key)).max() <= 2, name
+    label_colours = [tuple(rgb("labels", k)) for k in (0, 1)]
+    colours = pixels(path, figure, "labels", predictions["plain"])
+    for colour, label in zip(colours, LABELS, strict=True):
         if label >= 0:
-            assert tuple(colour) == tuple(colours[label])
+            assert tuple(colour) == label_colours[label]
         else:
-            assert tuple(colour) not in [tuple(c) for c in colours]
+            assert tuple(colour) not in label_colours
 
 
 @pytest.mark.parametrize(
@@ -106,19 +105,24 @@ def test_a_variance_panel_says_how_much_there_is_to_see(tmp_path, high, said):
     assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
 
 
-def test_what_is_written_is_said_with_the_numbers_beside(tmp_path):
-    predictions = three()
+def test_names_and_captions_are_on_the_page(tmp_path):
     figure = side_by_side(
-        predictions, out=tmp_path / "a.png", bag="study · slide", label=1, caption="Chosen by lot."
+        three(), out=tmp_path / "a.png", bag="study · slide", label=1, caption="Chosen by lot."
     )
-    words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
+    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
     assert "study · slide · label 1" in words
     assert "Chosen by lot." in words
-    assert "own scale" in words
     title = axes(figure, "instance mean").get_title(loc="left")
     assert title == "instance\nmean μ (probability) · p = 0.25"
     assert axes(figure, "labels").get_title(loc="left") == "instance labels\n3 of 8 positive"
-    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
+
+
+def test_the_values_are_written_beside_the_picture(tmp_path):
+    predictions = three()
+    for name in ("a", "b"):
+        side_by_side(predictions, bag="b", out=tmp_path / f"{name}.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.png", "b.csv", "b.png"]
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
     assert list(rows[0]) == [
@@ -135,10 +139,6 @@ def test_what_is_written_is_said_with_the_numbers_beside(tmp_path):
     for name, p in predictions.items():
         assert np.float32([r[f"{name} mean"] for r in rows]).tolist() == p.attention_mean.tolist()
     assert [int(r["x"]) for r in rows] == predictions["plain"].coords[:, 0].tolist()
-    for name in ("a", "b"):
-        side_by_side(three(), bag="b", out=tmp_path / f"{name}.png")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.png", "b.csv", "b.png"]
 
 
 def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):

@@ -84,10 +84,10 @@ class CohortSources:
         record = self._records.get(p.name)
         if record is None:
             raise InputError(self._describe_missing(p))
-        found = self._set_of(p)
-        if found is not None:
+        cut = self._set_of(p)
+        if cut is not None:
             # the bag's patches were cut from this one, whatever else has the name
-            patch_set, _ = found
+            patch_set, _ = cut
             record = Record.read(patch_set.record("patch", p.name)) or record
         if isinstance(self._mpp, Mapping):
             mpp = resolution_of(self._mpp, p.name, Path(record.source).name)
@@ -134,8 +134,11 @@ class CohortSources:
 
     def patches(self, p: Prediction) -> Patches | None:
         """Return how the bag's patches were cut, or None without a work folder."""
-        found = self._set_of(p)
-        return None if found is None else found[1]
+        cut = self._set_of(p)
+        if cut is None:
+            return None
+        _, patches = cut
+        return patches
 
     def _set_of(self, p: Prediction) -> tuple[PatchSet, Patches] | None:
         """Return the patch set that contains all corners of the bag, with its patches."""
