@@ -87,25 +87,11 @@ def pixels(path):
 def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     image = slide_file(tmp_path / "slides")
     p = replace(bag(lattice()), name="a")
-    preds, out = write_folder(tmp_path / "p", p), tmp_path / "maps"
-    status, _ = run(
-        capsys,
-        preds,
-        "--out",
-        out,
-        "--slides",
-        tmp_path / "slides",
-        "--overlays",
-        "--longest",
-        640,
-        "--alpha",
-        0.5,
-        "--geojson",
-        "tiles",
-        "--variances",
-        "--scale",
-        "per-bag",
-    )
+    preds = write_folder(tmp_path / "p", p)
+    out = tmp_path / "maps"
+    flags = "--overlays --longest 640 --alpha 0.5 --geojson tiles --variances --scale per-bag"
+    where = ("--out", out, "--slides", tmp_path / "slides")
+    status, _ = run(capsys, preds, *where, *flags.split())
     assert status == 0
     assert pictures(out) == ["a.geojson", "a.png", "a_doubt.png", "a_mean.png", "a_variance.png"]
     for q in quantities(p, also=(*DOUBTS, *VARIANCES)):
@@ -192,33 +178,42 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (["--alpha", "0"], "alpha is 0: give an opacity"),
-        (["--alpha", "1.5"], "alpha is 1.5"),
-        (["--longest", "20"], "--longest is 20: a map needs 100"),
-        (["--resolution", "-1"], "--resolution is -1"),
-        (["--slide-mpp", "0"], "--slide-mpp: µm per pixel is 0"),
-        (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
-        *(
-            (f, f"{f[0]} has no effect without --slides: add --slides")
-            for f in (
-                ["--overlays"],
-                ["--alpha", "0.5"],
-                ["--longest", "900"],
-                ["--slide-mpp", "1"],
-            )
-        ),
-        (["--slides", "none"], "none"),
+        ("--alpha 0", "alpha is 0"),
+        ("--alpha 1.5", "alpha is 1.5"),
+        ("--longest 20", "--longest is 20"),
+        ("--resolution -1", "--resolution is -1"),
+        ("--slide-mpp 0", "--slide-mpp"),
+        ("--longest 900 --resolution 2", "--longest is not allowed with --resolution"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
+def test_values_that_make_no_sense_are_refused(tmp_path, capsys, arguments, words):
     slide_file(tmp_path / "slides")
-    preds, out = write_folder(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
-    if "add --slides" not in said and arguments[0] != "--slides":
-        arguments = ["--slides", tmp_path / "slides", *arguments]
-    status, text = run(capsys, preds, "--out", out, *arguments)
-    assert status == 2 and said in text and not out.exists()
+    out = tmp_path / "m"
+    preds = write_folder(tmp_path / "p", replace(bag(lattice()), name="a"))
+    where = ("--out", out, "--slides", tmp_path / "slides")
+    status, text = run(capsys, preds, *where, *arguments.split())
+    assert status == 2 and words in text and not out.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--overlays", "--alpha 0.5", "--longest 900", "--slide-mpp 1"],
+)
+def test_options_of_pictures_need_slides(tmp_path, capsys, arguments):
+    out = tmp_path / "m"
+    preds = write_folder(tmp_path / "p", replace(bag(lattice()), name="a"))
+    status, text = run(capsys, preds, "--out", out, *arguments.split())
+    assert status == 2 and not out.exists()
+    assert arguments.split()[0] in text and "--slides" in text
+
+
+def test_slides_that_do_not_exist_are_named(tmp_path, capsys):
+    out = tmp_path / "m"
+    preds = write_folder(tmp_path / "p", replace(bag(lattice()), name="a"))
+    status, text = run(capsys, preds, "--out", out, "--slides", "none")
+    assert status == 2 and "none" in text and not out.exists()
 
 
 def test_a_fixed_scale_is_kept_over_slides(tmp_path):
@@ -326,15 +321,8 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     status, said = run(
         capsys,
         preds,
-        "--out",
-        out,
-        "--slides",
-        work,
-        "--overlays",
-        "--resolution",
-        1,
-        "--geojson",
-        "tiles",
+        *("--out", out, "--slides", work),
+        *"--overlays --resolution 1 --geojson tiles".split(),
     )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
