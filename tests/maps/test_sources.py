@@ -322,7 +322,7 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
         capsys,
         preds,
         *("--out", out, "--slides", work),
-        *"--overlays --resolution 1 --geojson tiles".split(),
+        *["--overlays", "--resolution", "1", "--geojson", "tiles"],
     )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
