@@ -38,7 +38,10 @@ ROWS = 1024
 """Rows of pixels blended at a time, to bound memory."""
 BACKGROUND = (170, 170, 170)
 """Colour where there is no tissue: darker than low values and 0, greyer than high values."""
-TINY, SMALL, NORMAL, LARGE = 7, 8, 9.5, 11
+TINY = 7
+SMALL = 8
+NORMAL = 9.5
+LARGE = 11
 """Font sizes in points."""
 NOTE = "0.3"
 """Colour of the notes below titles."""

@@ -388,15 +388,16 @@ def score_word(p: Prediction) -> str:
 
 def unit_of(p: Prediction) -> str:
     """Return the unit of the scores, for colour bars."""
-    shown = SHOWN_KINDS.get(p.score_kind)
-    if p.score_has_level or shown == "evidence":
+    score = SHOWN_KINDS.get(p.score_kind)
+    if p.score_has_level or score == "evidence":
         return p.of_task.words.evidence_unit
-    return p.score_kind if shown is None else UNITS[shown]
+    return p.score_kind if score is None else UNITS[score]
 
 
 def same_instances(one: Prediction, other: Prediction) -> bool:
     """Return whether two predictions are of the same instances, at the same coordinates."""
     if len(one.attention_mean) != len(other.attention_mean):
         return False
-    a, b = one.coords, other.coords
-    return a is b or (a is not None and b is not None and np.array_equal(a, b))
+    if one.coords is None or other.coords is None:
+        return one.coords is other.coords
+    return one.coords is other.coords or np.array_equal(one.coords, other.coords)

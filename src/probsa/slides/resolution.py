@@ -13,7 +13,9 @@ from ..core import TextTable, finite_number, read_number
 from ..errors import InputError, SlideError, TableError
 from ._base import Slide
 
-SMALLEST, LARGEST = 0.05, 100.0
+SMALLEST = 0.05
+LARGEST = 100.0
+"""Plausible micrometres per pixel."""
 _AGREE = 0.02
 """Values with a smaller relative difference count as equal."""
 _SQUARE = 0.01
@@ -203,7 +205,8 @@ def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
         )
     by_slide: dict[str, float] = {}
     for line, row in TextTable.read(path, expected="slide,mpp").select("slide", "mpp").numbered:
-        slide, where = row["slide"], f"{path}, line {line}"
+        slide = row["slide"]
+        where = f"{path}, line {line}"
         mpp = read_number(row["mpp"], f"mpp of {slide!r}", where=where)
         check_mpp(mpp, where)
         if by_slide.setdefault(slide, mpp) != mpp:

@@ -126,7 +126,9 @@ class ViewData:
         self.about = _about_run(Path(predictions))
         self.sources = None if slides is None else CohortSources(Path(slides), mpp=mpp)
         self.other = None if against is None else read_predictions(against)
-        self.max_mpp, self.patch_mpp, self.most_pixels = max_mpp, patch_mpp, most_pixels
+        self.max_mpp = max_mpp
+        self.patch_mpp = patch_mpp
+        self.most_pixels = most_pixels
         self.rows: list[Row] = list_rows(self.table)
         self._bags = Kept(self._read, most=OPEN)
         self._pictures = Kept(self._open, most=OPEN, close=_close)
