@@ -53,7 +53,7 @@ PYTHON_ERRORS = (
 them are mistakes in a program."""
 DECODER_ERRORS = {
     "openslide": ("OpenSlideError",),
-    "pydicom.errors": ("InvalidDicomError",),
+    "pydicom.errors": ("BytesLengthException", "InvalidDicomError"),
     "nibabel.filebasedimages": ("ImageFileError",),
     "nibabel.spatialimages": ("HeaderDataError", "HeaderTypeError", "ImageDataError"),
     "nibabel.wrapstruct": ("WrapStructError",),
