@@ -58,8 +58,8 @@ def check_maps(out: Path, *, bags: int) -> list[str]:
     failures = []
     for cell in sorted(out.glob("cells/*/*/*/cell.json")):
         try:
-            found = read_map_checks(cell.parent)
-            if found is None or found.asked != bags:
+            checks = read_map_checks(cell.parent)
+            if checks is None or checks.asked != bags:
                 write_json(cell.parent / FILE, asdict(_of_run(RunFolder(cell.parent), bags=bags)))
         except ProbSAError as error:
             failures.append(f"{cell.parent}: its maps were not checked: {error}")

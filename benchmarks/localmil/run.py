@@ -41,28 +41,28 @@ def main() -> None:
         default=10,
         help="positive test bags per run that models without a closed form predict again",
     )
-    given, keys = parser.parse_known_args()
+    arguments, keys = parser.parse_known_args()
     overrides = run_keys(keys)
-    sets = check_sets(given.data, given.sets)
+    sets = check_sets(arguments.data, arguments.sets)
     for checked in sets:
         print(
             f"{checked.name}: {checked.bags} bags ({checked.positive_bags} positive) in "
             f"{checked.folds} folds; {checked.instances:,} instances "
             f"({checked.positive_instances:,} positive); graph: {checked.description.graph}"
         )
-    grid = grid_of(sets, given.models)
+    grid_keys = grid_of(sets, arguments.models)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "localmil.yaml"
-        path.write_text(yaml.safe_dump(grid), encoding="utf-8")
-        made = read_grid(path, overrides=overrides, out=given.out)
-    states = run_grid(made, given.out, workers=given.workers)
-    failed = [f"{s.cell.name}: {s.reason}" for s in states if s.status != "done"]
-    write_json(given.out / "sets.json", [s.to_dict() for s in sets])
-    failed += check_maps(given.out, bags=given.left_out_bags)
-    for path in write_leaderboard(given.out):
+        path.write_text(yaml.safe_dump(grid_keys), encoding="utf-8")
+        grid = read_grid(path, overrides=overrides, out=arguments.out)
+    states = run_grid(grid, arguments.out, workers=arguments.workers)
+    failures = [f"{s.cell.name}: {s.reason}" for s in states if s.status != "done"]
+    write_json(arguments.out / "sets.json", [s.to_dict() for s in sets])
+    failures += check_maps(arguments.out, bags=arguments.left_out_bags)
+    for path in write_leaderboard(arguments.out):
         print(path)
-    if failed:
-        raise SystemExit("\n".join(failed))
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 def grid_of(sets: Sequence[CheckedSet], models: Sequence[str]) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def grid_of(sets: Sequence[CheckedSet], models: Sequence[str]) -> dict[str, Any]
     for rule in grid["exceptions"]:
         data = [s.name for s in sets if s.name in rule.get("data", [s.name])]
         patterns = rule.get("models", ["*"])
-        some = [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
-        if data and some:
-            rules.append({**rule, "data": data, "models": some})
+        matches = [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+        if data and matches:
+            rules.append({**rule, "data": data, "models": matches})
     grid["exceptions"] = rules
     return grid
 

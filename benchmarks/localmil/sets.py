@@ -75,26 +75,27 @@ def check_sets(root: Path, names: Sequence[str] = ()) -> list[CheckedSet]:
             both classes, no instance labels, a negative bag with positive instances, or coordinates
             that do not fit its graph.
     """
-    found = {path.parent.name: path.parent for path in sorted(root.glob("*/labels.csv"))}
-    if not found:
+    folders = {path.parent.name: path.parent for path in sorted(root.glob("*/labels.csv"))}
+    if not folders:
         raise InputError(f"{root} has no sets: expected folders with features/ and labels.csv")
     for name in names:
-        if name not in found:
-            raise InputError(f"{root} has no set {name!r}: it has {', '.join(found)}")
-    return [_checked(name, found[name].resolve()) for name in names or found]
+        if name not in folders:
+            raise InputError(f"{root} has no set {name!r}: it has {', '.join(folders)}")
+    return [_checked(name, folders[name].resolve()) for name in names or folders]
 
 
 def describe(name: str, folder: Path) -> SetDescription:
     """Return the description of a set, from its `set.yaml` or from the known sets."""
-    own = folder / "set.yaml"
-    given = yaml.safe_load(KNOWN.read_text(encoding="utf-8")).get(name)
-    if own.is_file():
-        given = yaml.safe_load(own.read_text(encoding="utf-8"))
-    if not isinstance(given, dict):
+    file = folder / "set.yaml"
+    if file.is_file():
+        description = yaml.safe_load(file.read_text(encoding="utf-8"))
+    else:
+        description = yaml.safe_load(KNOWN.read_text(encoding="utf-8")).get(name)
+    if not isinstance(description, dict):
         keys = ", ".join(SetDescription.__dataclass_fields__)
-        raise InputError(f"the set {name!r} has no description: write {own} with the keys {keys}")
-    texts = {key: str(value).strip() for key, value in given.items()}
-    return as_record(SetDescription, texts, where=str(own), advice="correct it")
+        raise InputError(f"the set {name!r} has no description: write {file} with the keys {keys}")
+    texts = {key: str(value).strip() for key, value in description.items()}
+    return as_record(SetDescription, texts, where=str(file), advice="correct it")
 
 
 def _checked(name: str, folder: Path) -> CheckedSet:
@@ -149,9 +150,10 @@ def _check_table(table: LabelTable) -> None:
     if table.folds is None:
         raise InputError(f"{table.where} has no column 'fold': each bag is tested once")
     for fold in sorted(set(table.folds)):
-        of_fold = {y for y, k in zip(table.labels, table.folds, strict=True) if k == fold}
-        if of_fold != {0, 1}:
+        rows = zip(table.labels, table.folds, strict=True)
+        classes = {y for y, bag_fold in rows if bag_fold == fold}
+        if classes != {0, 1}:
             raise InputError(
-                f"fold {fold} of {table.where} has the classes {sorted(map(str, of_fold))}: "
+                f"fold {fold} of {table.where} has the classes {sorted(map(str, classes))}: "
                 "expected negative (0) and positive (1) ones"
             )

@@ -26,13 +26,15 @@ def main() -> None:
     parser.add_argument("--set", type=Path, required=True, help="folder of the set")
     parser.add_argument("--method", required=True, help="name of the row")
     parser.add_argument("--out", type=Path, required=True, help="CSV file, named after the set")
-    given = parser.parse_args()
-    found = means(measured(given.predictions, given.set))
-    row = {"method": given.method, **cells(found)}
-    others = TextTable.read(given.out).rows if given.out.is_file() else []
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(given.out, HEADER, [*(r for r in others if r["method"] != given.method), row])
-    print(given.method, ", ".join(f"{column} {row[column]}" for column in found))
+    arguments = parser.parse_args()
+    values = means(measured(arguments.predictions, arguments.set))
+    row = {"method": arguments.method, **cells(values)}
+    rows: list[dict[str, str]] = []
+    if arguments.out.is_file():
+        rows = [r for r in TextTable.read(arguments.out).rows if r["method"] != arguments.method]
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(arguments.out, HEADER, [*rows, row])
+    print(arguments.method, ", ".join(f"{column} {row[column]}" for column in values))
 
 
 if __name__ == "__main__":

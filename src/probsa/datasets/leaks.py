@@ -218,13 +218,14 @@ def _candidates(sketches: Sequence[_Sketch]) -> list[_Candidate]:
         if not len(hits):
             continue
         distances, _ = KDTree(rows).query(probes[hits])
-        for i, of_owner in _by_owner(owner[hits], distances):
-            needed = max(LEAST, int(np.ceil(SHARE * len(sketches[i].probes))))
-            if len(of_owner) < needed:
+        for i, owner_distances in _by_owner(owner[hits], distances):
+            count = max(LEAST, int(np.ceil(SHARE * len(sketches[i].probes))))
+            if len(owner_distances) < count:
                 continue
             # A squared distance is a mean of WIDTH squared normal numbers: this is their scale.
-            difference = float(np.sqrt(np.mean(np.sort(of_owner)[:needed] ** 2)))
-            error = 1 / np.sqrt(2 * WIDTH * needed)
+            difference = float(np.sqrt(np.mean(np.sort(owner_distances)[:count] ** 2)))
+            # the standard error of a scale that is estimated from count × WIDTH numbers
+            error = 1 / np.sqrt(2 * WIDTH * count)
             if difference <= SAME * (1 + ERRORS * error):
                 pair = (min(i, j), max(i, j))
                 smallest[pair] = min(smallest.get(pair, np.inf), difference)

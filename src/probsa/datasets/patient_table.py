@@ -22,27 +22,26 @@ def patient_table(table: LabelTable) -> LabelTable:
             fold or the part; names both lines and values.
     """
     rows = rows_by_patient(table)
+    target = " and ".join(map(repr, table.target))
     columns: dict[str, Sequence[Any]] = {
-        " and ".join(map(repr, table.target)): [
-            _target(table, row) for row in range(len(table.bags))
-        ]
+        target: [_target(table, row) for row in range(len(table.bags))]
     }
     if table.folds is not None:
         columns["fold"] = table.folds
     if table.splits is not None:
         columns["split"] = [part or "unused" for part in table.splits]
-    places = [f"{table.place(row)} has" for row in range(len(table.bags))]
-    for patient, (first, *others) in rows.items():
+    for patient, (first, *other_rows) in rows.items():
         try:
             check_file_name(patient)  # its predictions are files of this name
         except BagError as error:
             raise TableError(f"{table.where}, {table.place(first)}: its patient: {error}") from None
-        for row, (what, values) in product(others, columns.items()):
+        for row, (column, values) in product(other_rows, columns.items()):
             if values[first] != values[row]:
                 raise TableError(
-                    f"{table.where}: the slides of patient {patient!r} disagree in {what}: "
-                    f"{places[first]} {values[first]}, {places[row]} {values[row]}. With the unit "
-                    "'patient' all its slides need the same; correct one, or use the unit 'bag'"
+                    f"{table.where}: the slides of patient {patient!r} disagree in {column}: "
+                    f"{table.place(first)} has {values[first]}, {table.place(row)} has "
+                    f"{values[row]}. With the unit 'patient' all its slides need the same; correct "
+                    "one, or use the unit 'bag'"
                 )
     patients = select_rows(table, [first for first, *_ in rows.values()])
     return replace(

@@ -160,8 +160,8 @@ def read_clam_split(path: Path | str, table: LabelTable) -> Split:
             f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
             "expected an index and train, val, test, as in CLAM's splits_0.csv"
         )
-    known = set(table.bags)
-    bag_of = without_suffix(splits.frame.to_numpy().ravel(), known, where=str(path))
+    bags = set(table.bags)
+    bag_of = without_suffix(splits.frame.to_numpy().ravel(), bags, where=str(path))
     parts: dict[str, str] = {}
     for line, row in splits.numbered:
         for part in SPLIT_PARTS:
@@ -169,9 +169,9 @@ def read_clam_split(path: Path | str, table: LabelTable) -> Split:
             named_by_index = index_columns and row[part].lower() == "true"
             name = row[index_columns[0] if named_by_index else part]
             name = bag_of.get(name, name)
-            if name not in known and (name.lower() == "false" or is_missing(name)):
+            if name not in bags and (name.lower() == "false" or is_missing(name)):
                 continue
-            if name not in known:
+            if name not in bags:
                 raise TableError(
                     f"{path}, line {line}: bag {name!r} ({part}) is not in {table.where}."
                     f"{nearest(name, table.bags)}"

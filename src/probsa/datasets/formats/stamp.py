@@ -161,12 +161,11 @@ def _tile_um(f: h5py.File, path: Path) -> tuple[float, float]:
     without it, it is that of STAMP 1 if the corners fit it.
     """
     attributes = attributes_of(f)
-    unit, tile = attributes.get("unit"), None
-    if unit == "um":
-        tile = numeric_attribute(attributes, "tile_size")
-    tile = tile or numeric_attribute(attributes, "tile_size_um")
-    if tile:
-        return tile, 1.0
+    unit = attributes.get("unit")
+    side = numeric_attribute(attributes, "tile_size") if unit == "um" else None
+    side = side or numeric_attribute(attributes, "tile_size_um")
+    if side:
+        return side, 1.0
     corners = _corners(f, path) if unit in (None, "px") else np.zeros((0, 2))
     if len(corners) and not np.remainder(corners - corners.min(0), FIRST_PX).any():
         return FIRST_UM, FIRST_UM / FIRST_PX

@@ -34,8 +34,8 @@ def fetch_release(
             cannot be reached.
     """
     into = Path(into)
-    known = (into / LEDGER).is_dir() or (into / BOOKKEEPING).is_dir()
-    if into.is_dir() and any(into.iterdir()) and not known:
+    is_download = (into / LEDGER).is_dir() or (into / BOOKKEEPING).is_dir()
+    if into.is_dir() and any(into.iterdir()) and not is_download:
         raise OutputExists(f"{into} holds files that were not downloaded to it: move them away")
     with imports_from("hub", "huggingface_hub"):
         import huggingface_hub
@@ -49,7 +49,8 @@ def fetch_release(
     name = feature_set.rpartition("/")[2]
     folder_name = FEATURES_PREFIX + name.removeprefix(FEATURES_PREFIX)
     patterns = ["*splits.csv", f"*features/{folder_name}.tar.gz", f"*features/{folder_name}/*"]
-    patterns += [p for f in LABELS for p in (f"*{f}.tar.gz", f"{f}/*", f"*/{f}/*")]
+    for folder in LABELS:
+        patterns += [f"*{folder}.tar.gz", f"{folder}/*", f"*/{folder}/*"]
     try:
         huggingface_hub.snapshot_download(
             repository,
