@@ -24,6 +24,7 @@ from ..claims import Caution, Claim
 from ..context import (
     INSTANCE_RESAMPLES,
     Context,
+    Truth,
     default_part,
     labelled_rows,
     read_truth,
@@ -245,22 +246,15 @@ def evaluate(
             has the reasons for the others.
         TableError: one of the tables cannot be used.
     """
-    predictions = folder if isinstance(folder, Predictions) else read_predictions(folder)
+    if isinstance(folder, Predictions):
+        predictions = folder
+        where = predictions.title
+    else:
+        predictions = read_predictions(folder)
+        where = str(folder)
     task = predictions.of_task
     truth = read_truth(predictions, optional_path(labels), classes=classes)
-    labelled = labelled_rows(predictions, truth)
-    if not labelled["all"]:
-        raise InputError(
-            f"none of the {len(predictions.bags)} bags predicted in {predictions.title} has a "
-            f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
-        )
-    if part == "auto":
-        part = default_part(labelled)
-    rows = labelled[part]
-    if not rows:
-        labelled_parts = Counter(predictions.parts[i] for i in labelled["all"])
-        having = ", ".join(f"{n} {name}" for name, n in labelled_parts.items())
-        raise InputError(f"{predictions.title} has no labelled {part} bags; it has {having}")
+    part, rows = _evaluated_rows(predictions, truth, part, where=where)
     limit = threshold_of(predictions, truth, rule=threshold)
     context = Context(
         predictions=predictions,
@@ -326,6 +320,28 @@ def evaluate(
         cautions=tuple(cautions),
         call_threshold=limit,
     )
+
+
+def _evaluated_rows(
+    predictions: Predictions, truth: Truth, part: Part, *, where: str
+) -> tuple[Part, tuple[int, ...]]:
+    """Return the part that is evaluated, and the rows of its labelled bags.
+
+    Raises:
+        InputError: there are none; the message says what there is in `where`.
+    """
+    labelled = labelled_rows(predictions, truth)
+    if not labelled["all"]:
+        raise InputError(
+            f"none of the {len(predictions.bags)} bags predicted in {where} has a label "
+            f"({listed(predictions.bags)}): give --labels with these names in column 'bag'"
+        )
+    chosen = default_part(labelled) if part == "auto" else part
+    if not labelled[chosen]:
+        labelled_parts = Counter(predictions.parts[i] for i in labelled["all"])
+        having = ", ".join(f"{count} {name}" for name, count in labelled_parts.items())
+        raise InputError(f"{where} has no labelled {chosen} bags; it has {having}")
+    return chosen, labelled[chosen]
 
 
 def doubt_reservation(section: Section) -> str:
