@@ -385,20 +385,14 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     groups = len(set(calibration.groups))
     one_each = groups == len(calibration.groups)
     least = least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
-    least_of_one_each = least_accepted(max_error=options.max_error, delta=DELTA, one_each=True)
     if groups < least:
         raise UnmetGuarantee(
             f"--max-error {options.max_error:g} needs at least {least} calibration groups "
             f"(patients), all accepted without an error, but there are {groups}: add calibration "
             "bags or allow a larger error rate"
         )
-    # candidates accept rising shares of the bags, the last one all of them
-    smallest_share = min(1.0, START * least_of_one_each / groups)
-    accepted_shares = np.append(np.arange(smallest_share, 1 - STEP / 2, STEP), 1.0)
-    thresholds = np.quantile(confidence(bags), 1 - accepted_shares, method="lower")
-    thresholds[-1] = -np.inf
     rule = certified_threshold(
-        thresholds,
+        _candidates(bags, groups=groups, max_error=options.max_error),
         confidence=confidence(calibration),
         wrong=calibration.called != calibration.y,
         groups=calibration.groups,
@@ -407,20 +401,8 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     )
     accepted = rule.accepts(confidence(bags))
     threshold = rule.threshold
-    undecided = None
-    tried = "this threshold"
-    if threshold is None:
-        accepted_text = "none can be certified"
-        tried = "the strictest threshold that was tried"
-    elif threshold == -np.inf:
-        accepted_text = "every call is accepted"
-    elif bags.task.two_classes:
-        limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
-        undecided = expit(limits).tolist()
-        low, high = undecided
-        accepted_text = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
-    else:
-        accepted_text = f"calls with log odds of at least {threshold:.3f} are accepted"
+    tried = "the strictest threshold that was tried" if threshold is None else "this threshold"
+    undecided = _undecided(bags, threshold)
     promise = {
         "max_error": options.max_error,
         "certified": threshold is not None,
@@ -449,8 +431,8 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             "p_value": rule.p_value,
         },
         lines=[
-            f"accepted calls: {accepted_text}; with a probability of {1 - DELTA:.3g}, at most "
-            f"{options.max_error:.1%} of them are wrong",
+            f"accepted calls: {_acceptance_text(threshold, undecided)}; with a probability of "
+            f"{1 - DELTA:.3g}, at most {options.max_error:.1%} of them are wrong",
             f"  {groups} calibration groups: {tried} accepts {rule.accepted:.1%} of their calls"
             f"{errors} (p-value {rule.p_value:.2g})",
             f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
@@ -459,6 +441,39 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
         summary={**promise, "accepted": int(accepted.sum())},
         means=means,
     )
+
+
+def _candidates(bags: Context, *, groups: int, max_error: float) -> Float[np.ndarray, " tried"]:
+    """Return thresholds of the confidence that accept rising shares of the bags, at last all."""
+    least = least_accepted(max_error=max_error, delta=DELTA, one_each=True)
+    smallest_share = min(1.0, START * least / groups)
+    accepted_shares = np.append(np.arange(smallest_share, 1 - STEP / 2, STEP), 1.0)
+    thresholds = np.quantile(confidence(bags), 1 - accepted_shares, method="lower")
+    thresholds[-1] = -np.inf
+    return thresholds
+
+
+def _undecided(bags: Context, threshold: float | None) -> list[float] | None:
+    """Return between which p(Y = 1) calls of two classes are not accepted; None if all or none are.
+
+    threshold: the confidence from which calls are accepted; None for none.
+    """
+    if threshold is None or threshold == -np.inf or not bags.task.two_classes:
+        return None
+    limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
+    return expit(limits).tolist()
+
+
+def _acceptance_text(threshold: float | None, undecided: Sequence[float] | None) -> str:
+    """Say which calls are accepted."""
+    if threshold is None:
+        return "none can be certified"
+    if threshold == -np.inf:
+        return "every call is accepted"
+    if undecided is None:
+        return f"calls with log odds of at least {threshold:.3f} are accepted"
+    low, high = undecided
+    return f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
 
 
 def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
