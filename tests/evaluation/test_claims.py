@@ -29,7 +29,6 @@ from probsa.evaluation import (
     instance_evidence,
 )
 from probsa.evaluation.instances.measures import BAGS, detections, detector_claim
-from probsa.evaluation.report.summary import is_above
 from probsa.evaluation.report.uncertainty import (
     beyond_validation,
     calibration_verdict,
@@ -151,7 +150,7 @@ def random_scores_are_seldom_better_than_chance(bags: int, positives: int) -> No
         cohort = Cohort(bags, positives, seed)
         p = expit(cohort.noise())
         metrics = binary_metrics(cohort.y.astype(int), p, threshold=0.5, draws=cohort.draws())
-        made.append(is_above(metrics.overall["auroc"], 0.5))
+        made.append(metrics.overall["auroc"].is_above(0.5))
     assert seldom(made)
     assert positives >= FEWEST or not any(made)
 
@@ -394,5 +393,5 @@ def test_a_better_map_and_a_better_model_are_found():
         cohort = Cohort(2, 10, seed)
         score = expit(1.5 * cohort.y + cohort.noise())
         metrics = binary_metrics(cohort.y.astype(int), score, draws=cohort.draws())
-        made.append(is_above(metrics.overall["auroc"], 0.5))
+        made.append(metrics.overall["auroc"].is_above(0.5))
     assert np.mean(made) >= 0.8

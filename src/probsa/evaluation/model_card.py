@@ -20,32 +20,8 @@ from ..tasks import TASKS
 from ..training import RunFolder, read_split
 from .map_tests import FAILED, MapTest
 from .pretrained import PretrainedConfig
-from .words import METRIC_TITLES, no_interval_text
+from .words import INTERVAL, METRIC_TITLES, NOT_ON_CARDS, no_interval_text
 
-SHOWN = (
-    "auroc",
-    "macro_auroc",
-    "average_precision",
-    "f1",
-    "balanced_accuracy",
-    "accuracy",
-    "brier",
-    "ece",
-    "quadratic_kappa",
-    "within_one",
-    "rps",
-    "mae",
-    "rmse",
-    "r_squared",
-    "spearman",
-    "crps",
-    "uno_c",
-    "harrell_c",
-    "mean_auroc",
-    "integrated_brier",
-    "nll",
-)
-"""The metrics of a report that a card lists, as far as a task has them."""
 KINDS = {"slide": "patches of slides", "ct": "slices of CT scans"}
 PARTS = {"train": "training", "val": "validation", "test": "test"}
 MAY_BE = {"yes": "may be", "no": "should not be", "untested": "cannot yet be"}
@@ -176,11 +152,15 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
 def _results(facts: CardFacts) -> str:
     report = facts.report
     metrics = {} if report is None else report.metrics
-    shown = [name for name in SHOWN if name in metrics and metrics[name].value is not None]
+    shown: list[str] = []
+    for name in METRIC_TITLES:
+        is_defined = name in metrics and metrics[name].value is not None
+        if is_defined and name not in NOT_ON_CARDS:
+            shown.append(name)
     if report is None or not shown:
         return facts.remark or "No figures on held-out bags are stored with this model."
     about = f"On {counted(report.bags, 'bag')} of the {PARTS.get(report.part, report.part)} part:"
-    rows = [about, "", "| metric | value | 95 % interval |", "|---|---|---|"]
+    rows = [about, "", f"| metric | value | {INTERVAL} |", "|---|---|---|"]
     for name in shown:
         m = metrics[name]
         rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {_interval(m)} |")

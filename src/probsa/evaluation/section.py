@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..statistics import Metric
-from .words import no_interval_text
+from .words import INTERVAL, no_interval_text
 
 Style = Literal["main", "plain", "null", "points"]
 
@@ -191,7 +191,7 @@ def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[st
             if m.left_out:
                 interval += f" ({m.left_out} resamples undefined)"
         rows.append((titles[name], value, interval))
-    table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
+    table = grid(title, {"metric": {}, "value": RIGHT, INTERVAL: {}}, rows)
     if shared_reasons:
         notes = (f"{k}: {reason}" for k, reason in enumerate(shared_reasons, 1))
         table.caption = Text("\n".join(notes))

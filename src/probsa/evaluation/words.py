@@ -6,43 +6,61 @@ from collections.abc import Mapping
 from ..core import counted
 from ..statistics import Metric, NoInterval
 
+INTERVAL = "95 % interval"
+"""The heading of intervals in tables."""
 METRIC_TITLES = {
     "auroc": "AUROC",
+    "macro_auroc": "AUROC, mean over classes",
     "average_precision": "average precision",
     "f1": "F1",
-    "f1_at_0.5": "F1 at 0.5",
     "balanced_accuracy": "balanced accuracy",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
     "accuracy": "accuracy",
     "brier": "Brier score",
     "ece": "ECE, 15 bins of equal width (interval biased upwards)",
+    "quadratic_kappa": "kappa with quadratic weights",
+    "within_one": "calls within one grade",
+    "rps": "ranked probability score",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "r_squared": "R²",
+    "spearman": "Spearman correlation",
+    "crps": "CRPS",
+    "uno_c": "Uno's c",
+    "harrell_c": "Harrell's c",
+    "mean_auroc": "AUROC, mean over times",
+    "integrated_brier": "integrated Brier score",
     "nll": "negative log-likelihood",
+    "f1_at_0.5": "F1 at 0.5",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
     "error_auroc_spread": "wrong bags found by s, the s.d. of p (AUROC)",
     "error_auroc_margin": "… by the margin of the call (null)",
-    "macro_auroc": "AUROC, mean over classes",
     "macro_average_precision": "average precision, mean over classes",
     "macro_f1": "F1, mean over classes",
     "recall": "recall",
     "macro_ece": "ECE, mean over findings",
     "kappa": "Cohen's kappa",
     "linear_kappa": "kappa with linear weights",
-    "quadratic_kappa": "kappa with quadratic weights",
-    "mae": "mean absolute error",
-    "within_one": "calls within one grade",
-    "rps": "ranked probability score",
-    "rmse": "root mean squared error",
-    "r_squared": "R²",
-    "spearman": "Spearman correlation",
-    "crps": "CRPS",
     "coverage": "coverage",
     "width": "mean width",
-    "uno_c": "Uno's c",
-    "harrell_c": "Harrell's c",
-    "mean_auroc": "AUROC, mean over times",
-    "integrated_brier": "integrated Brier score",
 }
-"""Metrics of bags, of every task; see `metric_titles`."""
+"""Metrics of bags, of every task, in the order of model cards; see `metric_titles`."""
+NOT_ON_CARDS = {
+    "f1_at_0.5",
+    "sensitivity",
+    "specificity",
+    "error_auroc_spread",
+    "error_auroc_margin",
+    "macro_average_precision",
+    "macro_f1",
+    "recall",
+    "macro_ece",
+    "kappa",
+    "linear_kappa",
+    "coverage",
+    "width",
+}
+"""Metrics that a model card leaves out."""
 
 
 def metric_titles(metrics: Mapping[str, Metric]) -> dict[str, str]:

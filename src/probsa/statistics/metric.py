@@ -109,6 +109,14 @@ class Metric:
         scale = self.scale.of_differences
         return Metric.of(self.rows - other.rows, support=fewest, scale=scale)
 
+    def is_above(self, level: float) -> bool:
+        """Return whether the interval lies above a level; False if there is none."""
+        return self.low is not None and self.low > level
+
+    def is_below(self, level: float) -> bool:
+        """Return whether the interval lies below a level; False if there is none."""
+        return self.high is not None and self.high < level
+
     def text(self, *, sign: bool = False) -> str:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
         if self.value is None:

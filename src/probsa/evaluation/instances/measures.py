@@ -304,9 +304,9 @@ def _best_rival(metrics: Mapping[str, Metric]) -> str:
 
 def detector_claim(gain: Metric) -> Claim | None:
     """Return what the interval of an AUROC's gain shows; None if it shows nothing."""
-    if gain.low is None or gain.high is None or gain.low <= 0 <= gain.high:
-        return None
-    return Claim.DOUBT_IS_BETTER if gain.low > 0 else Claim.DOUBT_IS_WORSE
+    if gain.is_above(0.0):
+        return Claim.DOUBT_IS_BETTER
+    return Claim.DOUBT_IS_WORSE if gain.is_below(0.0) else None
 
 
 def detector_verdict(

@@ -46,7 +46,7 @@ from ..words import (
     no_interval_text,
     shortened,
 )
-from .summary import is_above, summarise
+from .summary import summarise
 from .target import patients_section, target_section
 from .trust import MapTrust, map_trust
 from .uncertainty import calibration_section, doubt_section
@@ -351,7 +351,7 @@ def doubt_reservation(section: Section) -> str:
     """
     values = section.values
     gain: Metric = values["doubt_gain"]
-    if gain.value is None or is_above(gain, 0.0):
+    if gain.value is None or gain.is_above(0.0):
         return ""
     finds = "is not shown to find wrong calls better than"
     if values["claim"] is Claim.DOUBT_IS_WORSE:

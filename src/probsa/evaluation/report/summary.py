@@ -244,17 +244,12 @@ def headline_beside_chance(findings: Findings) -> BesideChance | None:
     if m is None or m.value is None or not context.bootstrap:
         return None
     level = context.task.chance
-    if is_above(m, level):
+    if m.is_above(level):
         return BesideChance("")
     return BesideChance(
         f"{AT_CHANCE}: {_title(findings, name)} of the {bags} is {_metric(findings, m)}, "
         f"and chance has {shortened(f'{level:g}')}{rival}"
     )
-
-
-def is_above(m: Metric, level: float) -> bool:
-    """Return whether a metric is shown to be above a level; False if it has no interval."""
-    return m.low is not None and m.low > level
 
 
 def _chance(findings: Findings) -> str:

@@ -161,4 +161,4 @@ def is_gain(difference: Metric | None) -> bool | None:
     """Return whether a difference is shown to be above 0; None if it has no value."""
     if difference is None or difference.value is None:
         return None
-    return difference.low is not None and difference.low > 0
+    return difference.is_above(0.0)

@@ -71,6 +71,7 @@ from ..section import (
 from ..words import (
     BAG_DETECTORS,
     INSTANCE_DETECTORS,
+    INTERVAL,
     NULL_DETECTORS,
     NULL_MARK,
     OF_SEVERAL_CLASSES,
@@ -195,7 +196,7 @@ def _detector_grid(
     columns = {
         "wrong calls found by": {},
         "AUROC": {**RIGHT, "no_wrap": True},
-        "95 % interval": {},
+        INTERVAL: {},
         **{f"wrong of {share:.0%} kept": RIGHT for share in SHOWN_SHARES},
     }
     return grid(heading, columns, rows)
@@ -252,7 +253,7 @@ def _retention_lines(
         if style == "main":
             line = replace(
                 line,
-                label=f"{title} and its 95 % interval",
+                label=f"{title} and its {INTERVAL}",
                 low=_percent(curve.low[first:]),
                 high=_percent(curve.high[first:]),
             )

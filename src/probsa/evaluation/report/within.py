@@ -341,9 +341,9 @@ def compare_to_null_maps(name: str, value: Metric, nulls: Mapping[str, Metric]) 
     differences = {null: value - m for null, m in nulls.items() if m.value is not None}
     to_best = differences[best]
     verdict: Verdict = "undecided"
-    if min(_lows(differences).values()) > 0:
+    if all(difference.is_above(0.0) for difference in differences.values()):
         verdict = "better"
-    elif to_best.high is not None and to_best.high < 0:
+    elif to_best.is_below(0.0):
         verdict = "not better"
     return NullComparison(
         map=name,
