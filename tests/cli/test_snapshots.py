@@ -22,6 +22,7 @@ from probsa.cli.entry import COMMANDS
 from probsa.evaluation import write_predictions
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
+PROJECT = str(Path(__file__).parents[2])
 TRAINED = "--model abmil --embed 8 --epochs 2 --test-fold 0 --device cpu --tensorboard false"
 FLOW = (
     "info slides/case0.tiff",
@@ -61,7 +62,7 @@ pytestmark = pytest.mark.skipif(
 def transcript(line: str) -> str:
     """Run a command in the current folder; return what it printed, without what may differ."""
     outcome = command(*line.split())
-    text = outcome.text.replace(str(Path.cwd()), "FOLDER")
+    text = outcome.text.replace(str(Path.cwd()), "FOLDER").replace(PROJECT, "PROJECT")
     for pattern, mask in MASKS:
         text = re.sub(pattern, mask, text)
     if line.startswith(MEASURED):
