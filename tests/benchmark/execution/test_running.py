@@ -468,6 +468,7 @@ def test_what_the_killed_left_goes(folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # tests/jobs/test_slurm_real.py shares a grid among jobs of Slurm itself
 def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
     """submitit's local executor replaces Slurm: it runs two jobs as processes."""
     pytest.importorskip("submitit")

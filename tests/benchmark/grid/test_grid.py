@@ -15,9 +15,25 @@ from probsa.benchmark.grid.checks import store_checked
 from probsa.benchmark.grid.entries import kl_weights, methods_of
 from probsa.errors import GraphError, InputError, TableError, UnknownName
 from probsa.evaluation.storage import read_predictions
-from probsa.models import names
+from probsa.models import build, names
 
 RECIPES = ROOT / "recipes"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_model_is_built_once():
+    """A run is checked by building its model, which the many cells of a grid do again and again."""
+    built = {}
+
+    def build_once(name, **arguments):
+        key = name, repr(sorted(arguments.items()))
+        if key not in built:
+            built[key] = build(name, **arguments)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probsa.training.runfile.build", build_once)
+        yield
 
 
 @pytest.fixture
