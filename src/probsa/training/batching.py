@@ -43,9 +43,11 @@ def plan_epoch(
         order = [names[k] for k in shuffled.tolist()]
     batches: list[list[str]] = []
     total = 0
+    limit = max_instances or math.inf
     for name in order:
         n = size(name) if max_instances and size else 0
-        if not batches or len(batches[-1]) == batch_size or total + n > (max_instances or math.inf):
+        is_full = not batches or len(batches[-1]) == batch_size or total + n > limit
+        if is_full:
             batches.append([])
             total = 0
         batches[-1].append(name)
@@ -74,7 +76,9 @@ class BagReader(Dataset[Bags]):
     """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it."""
 
     def __init__(self, bags: "BagSet", targets: Mapping[str, Target], *, model: str) -> None:
-        self.bags, self.targets, self.model = bags, targets, model
+        self.bags = bags
+        self.targets = targets
+        self.model = model
 
     def __getitem__(self, batch: Shard) -> Bags:
         return pack([self.labelled(name) for name in batch.names])

@@ -79,11 +79,12 @@ class Checkpoint:
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with `prefix.`, without that prefix."""
-        return {
-            k.removeprefix(f"{prefix}."): v
-            for k, v in self.tensors.items()
-            if k.startswith(f"{prefix}.")
-        }
+        start = f"{prefix}."
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.tensors.items():
+            if name.startswith(start):
+                tensors[name.removeprefix(start)] = tensor
+        return tensors
 
 
 @dataclass
@@ -117,7 +118,7 @@ def progress_of(checkpoint: Checkpoint) -> Progress:
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors under their names in a checkpoint, the reverse of `Checkpoint.part`."""
-    return {f"{prefix}.{k}": v for k, v in tensors.items()}
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def save_checkpoint(
@@ -130,7 +131,7 @@ def save_checkpoint(
     header = {"format": FORMAT, "version": __version__, **metadata}
     with replacing(path) as temporary:
         save_file(
-            {k: v.detach().cpu().contiguous() for k, v in tensors.items()},
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
             temporary,
             metadata={"probsa": json.dumps(header, default=str)},
         )
@@ -144,7 +145,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as f:
             header = f.metadata() or {}
-            tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - not a dict
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as e:
         raise CheckpointError(f"{path} is damaged or not a safetensors file ({e})") from e
     if "probsa" not in header:
@@ -169,7 +170,8 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
-    stored, path = checkpoint.stated(StoredModel), checkpoint.path
+    stored = checkpoint.stated(StoredModel)
+    path = checkpoint.path
     name = stored.model
     arguments = tuples(without_removed("model", stored.arguments, model=name))
     if expect is not None and name != expect:
@@ -178,10 +180,12 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
         raise CheckpointError(f"{path} holds a model {name!r}, which is not installed here")
     tensors = checkpoint.part("model")
     try:
+        accepted = {*model_arguments(name), *FITTED}
         for argument in arguments:
-            if argument not in (known := {*model_arguments(name), *FITTED}):
-                raise UnknownName(f"argument of {name}", argument, known)
-        # first without memory; a model of others that reads a tensor cannot be built so
+            if argument not in accepted:
+                raise UnknownName(f"argument of {name}", argument, accepted)
+        # First without memory, to compare sizes. A plug-in's model that reads the values of a
+        # tensor cannot be built on the device "meta".
         meta = torch.device("meta")
         with torch.random.fork_rng(devices=[]), _at_most(tensors), suppress(RuntimeError), meta:
             build(name, **arguments)
@@ -197,9 +201,10 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
 @contextmanager
 def _at_most(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Raise an InputError as soon as the modules that are built have more weights together."""
-    stored, count = sum(v.numel() for v in tensors.values()), 0
+    stored = sum(tensor.numel() for tensor in tensors.values())
     # a module may register and remove a tensor again, as weight normalisation does
     most = 2 * stored + 1024
+    count = 0
 
     def add(module: object, name: str, value: Tensor | None) -> None:
         nonlocal count
@@ -222,12 +227,12 @@ def _first(error: Exception) -> str:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return an optimiser's state as tensors by their names in a checkpoint."""
-    return {
-        f"optimizer.{i}.{k}": torch.as_tensor(v)
-        for i, values in optimizer.state_dict()["state"].items()
-        for k, v in values.items()
-        if v is not None
-    }
+    tensors: dict[str, Tensor] = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            if value is not None:
+                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
+    return tensors
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:

@@ -46,16 +46,17 @@ class _StrictLoader(yaml.SafeLoader):
     """Load YAML, but reject keys that are not text or are repeated (YAML would drop a value)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of PyYAML
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
-            problem = "is not text: write it in quotes if it is intended"
-            if isinstance(key, str):
-                problem = "is given twice" if key in seen else None
-            if problem is not None:
-                problem = f"the key {key!r} {problem}"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key)
+            if not isinstance(key, str):
+                problem = f"the key {key!r} is not text: write it in quotes if it is intended"
+            elif key in keys:
+                problem = f"the key {key!r} is given twice"
+            else:
+                keys.add(key)
+                continue
+            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -98,16 +99,19 @@ def load_yaml(
     ) as e:
         if is_fault(e):
             raise
+        # errors of PyYAML's parser state the problem and its place
         mark = getattr(e, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = "it is nested too deeply" if isinstance(e, RecursionError) else str(e)
-        problem = getattr(e, "problem", None) or problem
-        raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(e, "problem", None)
+        if not problem:
+            problem = "it is nested too deeply" if isinstance(e, RecursionError) else str(e)
+        raise InputError(f"the {what} {path}{line} cannot be read as YAML: {problem}") from e
     if values is None:
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(values, dict):
         raise InputError(f"the {what} {path} contains {type(values).__name__}, not keys and values")
-    if problem := unusual(values, most=MOST):
+    problem = unusual(values, most=MOST)
+    if problem is not None:
         raise InputError(f"the {what} {path} cannot be used: {problem}")
     return values
 
@@ -130,6 +134,8 @@ ASSUMED: Mapping[Assumption, Mapping[str, Any]] = {
     "negatives": {"negatives": 1.0},
 }
 """The arguments of a model that make a member's assumption."""
+DEFAULT_RULE = "f1"
+"""The rule that chooses the threshold of two classes, unless a run names another one."""
 Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
 
@@ -234,7 +240,7 @@ class TrainingConfig(_Checked):
     prevalence: tuple[UnitInterval, ...] | None = None
     """Expected shares of the classes where the model will be used. Probabilities are adjusted to
     them."""
-    threshold: str = "f1"
+    threshold: str = DEFAULT_RULE
     """How the validation bags choose the threshold of two classes: `f1`, `youden`,
     `sensitivity=0.95`, or `cost=10:1` (a missed positive costs ten false ones)."""
     clip_norm: PositiveFloat | None = None
@@ -321,18 +327,21 @@ class RunConfig(_Checked):
     @classmethod
     def of_keys(cls, values: Mapping[str, Any]) -> "RunConfig":
         """Return the run with these values by the full names of their keys, as `from_dict` does."""
-        known, nested = section_keys(), {"model_arguments": {}}
+        keys = section_keys()
+        nested: dict[str, Any] = {"model_arguments": {}}
         for name, value in values.items():
-            if name.startswith("model.") and name != "model.name":
+            if name == "model.name":
+                nested["model"] = value
+            elif name.startswith("model."):
                 nested["model_arguments"][name.removeprefix("model.")] = value
-                continue
-            if name not in known and name != "model.name":
-                raise UnknownName("key of a run", name, known)
-            *groups, last = known[name].path if name in known else ("model",)
-            part: dict[str, Any] = nested
-            for group in groups:
-                part = part.setdefault(group, {})
-            part[last] = value
+            elif name in keys:
+                *groups, last = keys[name].path
+                part = nested
+                for group in groups:
+                    part = part.setdefault(group, {})
+                part[last] = value
+            else:
+                raise UnknownName("key of a run", name, keys)
         return convert_value(nested, cls, key="")
 
 
@@ -350,17 +359,18 @@ LEFT_OF_MODEL: Mapping[str, Mapping[str, Any]] = {"evidence-dirac": {"negatives"
 
 def without_removed(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
     """Return stored values without removed keys that have the value of today's behaviour."""
-    left = dict(LEFT)
+    removed_keys = dict(LEFT)
     if section == "model":
-        of_model = LEFT_OF_MODEL.get(model or values.get("name", ""), {})
-        left |= {f"model.{key}": value for key, value in of_model.items()}
-    kept = {}
+        model_name = model or values.get("name", "")
+        for argument, value in LEFT_OF_MODEL.get(model_name, {}).items():
+            removed_keys[f"model.{argument}"] = value
+    current = {}
     for key, value in values.items():
         name = f"{section}.{key}"
-        if name in left and plain(value) == left[name]:
+        if name in removed_keys and plain(value) == removed_keys[name]:
             continue
-        kept[key] = without_removed(key, value) if isinstance(value, dict) else value
-    return kept
+        current[key] = without_removed(key, value) if isinstance(value, dict) else value
+    return current
 
 
 SECTIONS = ("data", "training")
@@ -394,24 +404,29 @@ class RunKey:
 
         An InputError names the key and `where` the value is from: ` in run.yaml`; nothing of flags.
         """
-        readings = [value]
+        first_problem = ""
+        for reading in self._readings(value):
+            try:
+                return convert_value(reading, self.annotation, key=f"{self.short}{where}")
+            except InputError as e:
+                first_problem = first_problem or str(e)
+        raise InputError(first_problem)
+
+    def _readings(self, value: Any) -> list[Any]:
+        """Return what a value may stand for, the most likely first."""
         if isinstance(value, str) and self.annotation is not str:
             parsed = parse_yaml(value)
             readings = [value] if isinstance(parsed, str) else [parsed, value]
             if isinstance(parsed, list) or "," in value:  # a,b is a list, too
                 parts = [part.strip() for part in value.strip("[] ").split(",")]
-                readings += [[*map(parse_yaml, parts)], parts]
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            readings = [value, str(value)]  # a name may consist of digits
-        elif isinstance(value, list):
-            readings = [value, [str(v) if type(v) is int else v for v in value]]
-        problems = []
-        for reading in readings:
-            try:
-                return convert_value(reading, self.annotation, key=f"{self.short}{where}")
-            except InputError as e:
-                problems.append(str(e))
-        raise InputError(problems[0])
+                readings += [[parse_yaml(part) for part in parts], parts]
+            return readings
+        # the name of a class or a bag may consist of digits
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return [value, str(value)]
+        if isinstance(value, list):
+            return [value, [str(item) if type(item) is int else item for item in value]]
+        return [value]
 
 
 @cache
@@ -429,6 +444,7 @@ def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
             yield from _keys_of(f.type, *path)
         elif f.name not in ("model", "model_arguments"):
             required = f.default is MISSING and f.default_factory is MISSING
+            # the kind of a group has the name of the group: `data.graph`
             short = path[-2] if f.name == "kind" else f.name
             yield RunKey(
                 name=f"{path[0]}.{short}" if above else short,
@@ -457,8 +473,8 @@ def full_name(key: str) -> str:
     return names.get(key, key)
 
 
-def flatten(values: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
-    """Return values by the full names of their keys; `own` are the arguments of the model.
+def flatten(values: Mapping[str, T], model_arguments: Collection[str] = ()) -> dict[str, T]:
+    """Return values by the full names of their keys, of which some are arguments of the model.
 
     >>> flatten({"epochs": 5, "model": "abmil", "data": {"neighbours": 4}})
     {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
@@ -468,10 +484,11 @@ def flatten(values: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
     """
     flat: dict[str, T] = {}
     for key, value in leaves(values):
-        name, argument = full_name(key), key.removeprefix("model.")
+        name = full_name(key)
         if name in SECTIONS:
             raise InputError(f"{name} is {value!r:.60}; expected keys and values")
-        if argument in own:
+        argument = key.removeprefix("model.")
+        if argument in model_arguments:
             name = f"model.{argument}"
         if name in flat:
             raise InputError(f"the key {name} is given twice: remove one of the two")
@@ -491,14 +508,16 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def plain(value: Any) -> Any:
     """Convert a value to plain YAML types: tuples become lists, and paths become text."""
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
+        return {key: plain(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(v) for v in value]
+        return [plain(part) for part in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def tuples(value: Any) -> Any:
     """Convert the lists of plain YAML or JSON values to tuples, the reverse of `plain`."""
     if isinstance(value, dict):
-        return {k: tuples(v) for k, v in value.items()}
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
+        return {key: tuples(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return tuple(tuples(part) for part in value)
+    return value

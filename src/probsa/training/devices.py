@@ -20,16 +20,21 @@ def choose_device(wanted: str) -> torch.device:
     Raises:
         InputError: the device is unknown or not available.
     """
-    has_mps = torch.backends.mps.is_available()
-    available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if wanted == "auto":
-        wanted = next(device for device, there in available.items() if there)
+        wanted = next(device for device, is_there in available.items() if is_there)
     if wanted not in available:
         raise InputError(f"device is {wanted!r}; expected auto, cpu, cuda or mps")
     if not available[wanted]:
         raise InputError(f"device {wanted!r} was requested, but this machine (or torch) has none")
-    local = os.environ.get("LOCAL_RANK", "0")
-    return torch.device(f"cuda:{local}" if wanted == "cuda" else wanted)
+    if wanted != "cuda":
+        return torch.device(wanted)
+    # torchrun tells each of its processes which device of the machine is its own
+    return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
 
 
 def gpu_count() -> int:
@@ -85,11 +90,12 @@ class World:
         if self.size == 1:
             return
         parameters = list(parameters)
+        # a 1 for each parameter with a gradient, then all gradients one after another
         has_gradient = torch.tensor([p.grad is not None for p in parameters]).float()
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([has_gradient.to(parts[0].device), *map(torch.ravel, parts)])
-        dist.all_reduce(flat)
-        counts, *sums = flat.split([len(parts), *(p.numel() for p in parts)])
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        message = torch.cat([has_gradient.to(gradients[0].device), *map(torch.ravel, gradients)])
+        dist.all_reduce(message)
+        counts, *sums = message.split([len(parameters), *(p.numel() for p in parameters)])
         for p, count, total in zip(parameters, counts.tolist(), sums, strict=True):
             p.grad = total.view_as(p) if count else None
 

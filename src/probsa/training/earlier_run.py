@@ -33,28 +33,30 @@ def check_settings(run: RunFolder, flags: Mapping[str, Any]) -> None:
         UnknownName: a run has no such key.
         InputError: there is no run to resume, or flags differ from its settings; names them all.
     """
-    stored = run.config()
-    given = flatten(flags, known_arguments(stored.model) - FROM_DATA)
-    known = section_keys()
-    different: list[str] = []
-    for key, value in given.items():
-        if key == "model.name":
-            own, wanted = stored.model, value
-        elif key in known:
-            own, wanted = attrgetter(".".join(known[key].path))(stored), known[key].read(value)
+    config = run.config()
+    arguments = known_arguments(config.model)
+    keys = section_keys()
+    differences: list[str] = []
+    for name, value in flatten(flags, arguments - FROM_DATA).items():
+        if name == "model.name":
+            flag = "model"
+            stored = config.model
+            requested = value
+        elif name in keys:
+            flag = keys[name].short
+            stored = attrgetter(".".join(keys[name].path))(config)
+            requested = keys[name].read(value)
         else:
-            argument = key.removeprefix("model.")
-            if argument not in known_arguments(stored.model):
-                raise UnknownName(
-                    "key of a run", key, [*(k.short for k in known.values()), "model"]
-                )
-            own = stored.model_arguments.get(argument)
-            wanted = tuples(parse_yaml(value) if isinstance(value, str) else value)
-        if own != wanted:
-            short = "model" if key == "model.name" else key.rpartition(".")[2]
-            different.append(f"{short} is {plain(own)} there, not {plain(wanted)}")
-    if different:
+            flag = name.removeprefix("model.")
+            if flag not in arguments:
+                flags_of_runs = [*(key.short for key in keys.values()), "model"]
+                raise UnknownName("key of a run", name, flags_of_runs)
+            stored = config.model_arguments.get(flag)
+            requested = tuples(parse_yaml(value) if isinstance(value, str) else value)
+        if stored != requested:
+            differences.append(f"{flag} is {plain(stored)} there, not {plain(requested)}")
+    if differences:
         raise InputError(
             f"--resume continues {run.path} with the settings of its run.yaml: "
-            f"{'; '.join(different)}. Leave these flags out, or train a new run in another --out"
+            f"{'; '.join(differences)}. Leave these flags out, or train a new run in another --out"
         )

@@ -55,13 +55,12 @@ class GivenRun:
         Raises:
             InputError: a value has the wrong type, or a path is missing.
         """
-        known = section_keys()
-        values = {
-            key: known[key].read(value, where=where)
-            for key, (value, where) in self.values.items()
-            if key in known
-        }
-        return RunConfig.of_keys(values | {"model.name": self.model}).data
+        keys = section_keys()
+        values: dict[str, Any] = {"model.name": self.model}
+        for name, (value, where) in self.values.items():
+            if name in keys:
+                values[name] = keys[name].read(value, where=where)
+        return RunConfig.of_keys(values).data
 
 
 def given_run(file: Path | str | None, flags: Mapping[str, Any]) -> GivenRun:
@@ -71,23 +70,30 @@ def given_run(file: Path | str | None, flags: Mapping[str, Any]) -> GivenRun:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: the run file cannot be read, or a key is given twice.
     """
-    layers = [
-        {k: (v, where) for k, v in values.items() if v is not None or k != "model.name"}
-        for values, where in sources(file, flags)
-    ]
-    if not any("model.name" in layer for layer in layers):
-        layers.insert(0, {k: (v, BY_RECIPE) for k, v in default_recipe().items()})
-    model = registered_model({k: v for layer in layers for k, v in layer.items()})
-    own = known_arguments(model) - FROM_DATA
-    given: dict[str, tuple[Any, str]] = {}
+    layers: list[dict[str, tuple[Any, str]]] = []
+    for values, where in sources(file, flags):
+        layer = {key: (value, where) for key, value in values.items()}
+        if values.get("model.name") is None:  # no model, or a null in its place
+            layer.pop("model.name", None)
+        layers.append(layer)
+    names_no_model = not any("model.name" in layer for layer in layers)
+    if names_no_model:
+        layers.insert(0, {key: (value, BY_RECIPE) for key, value in default_recipe().items()})
+    merged: dict[str, tuple[Any, str]] = {}
+    for layer in layers:
+        merged |= layer
+    model = registered_model(merged)
+    model_arguments = known_arguments(model) - FROM_DATA
+    settings: dict[str, tuple[Any, str]] = {}
     for layer in layers:  # in full: a key overrides another spelling of itself
-        given |= flatten(layer, own)
-    task = TASKS.get(given.get("data.task", ("", ""))[0])  # None for `auto` and unknown names
-    by_recipe = given.get("training.members", (1, ""))[1] == BY_RECIPE
-    if by_recipe and task is not None and task.averages is None:
-        given["training.members"] = (1, BY_RECIPE)
-    check_keys(model, given)
-    return GivenRun(model=model, values=given)
+        settings |= flatten(layer, model_arguments)
+    if "data.task" in settings and "training.members" in settings:
+        task = TASKS.get(settings["data.task"][0])  # None for `auto` and unknown names
+        _, members_source = settings["training.members"]
+        if members_source == BY_RECIPE and task is not None and task.averages is None:
+            settings["training.members"] = (1, BY_RECIPE)
+    check_keys(model, settings)
+    return GivenRun(model=model, values=settings)
 
 
 def check_files(data: DataConfig) -> None:
@@ -130,10 +136,10 @@ def read_label_table(data: DataConfig, path: Path | None = None) -> LabelTable:
 
 def chosen_set(data: DataConfig, features: Path) -> str | None:
     """Return which of several folders of features at a path has the name that the run chose."""
-    # a folder of files is given where the run chose one of several by its name
-    has_files = any(p.parent == features for p in hdf5_files(features))
-    is_own = features.resolve() == data.features.resolve()
-    return None if has_files and not is_own else data.feature_set
+    is_folder_of_run = features.resolve() == data.features.resolve()
+    holds_files = any(file.parent == features for file in hdf5_files(features))
+    # another folder that holds files itself is one set, so that there is nothing to choose
+    return None if holds_files and not is_folder_of_run else data.feature_set
 
 
 def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
@@ -143,18 +149,20 @@ def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
 
 def sources(file: Path | str | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Return the values of a run file and of flags, each with its source in messages."""
-    of_file = [] if file is None else [(flatten(load_yaml(Path(file))), f" in {file}")]
-    return [*of_file, (flatten(flags), "")]
+    from_flags = (flatten(flags), "")
+    if file is None:
+        return [from_flags]
+    return [(flatten(load_yaml(Path(file))), f" in {file}"), from_flags]
 
 
 def registered_model(given: Given) -> str:
     """Return the name of the model, which must be registered."""
-    known = known_names()
+    models = known_names()
     if "model.name" not in given:
-        raise InputError(f"no model is given: add --model NAME, one of {', '.join(known)}")
+        raise InputError(f"no model is given: add --model NAME, one of {', '.join(models)}")
     name, where = given["model.name"]
-    if name not in known:
-        raise UnknownName(f"model{where}", str(name), known)
+    if name not in models:
+        raise UnknownName(f"model{where}", str(name), models)
     return name
 
 
@@ -165,25 +173,29 @@ def check_keys(model: str, given: Given) -> None:
         UnknownName: there is no such key; suggests the nearest.
         InputError: only other models have the key, or a necessary one is missing.
     """
-    of_model = {f"model.{argument}" for argument in known_arguments(model) - FROM_DATA}
-    known = {"model.name", *of_model, *section_keys()}
+    arguments = known_arguments(model) - FROM_DATA
+    names = {"model.name", *(f"model.{argument}" for argument in arguments), *section_keys()}
     for key, (_, where) in given.items():
-        if key not in known:
-            _refuse_of_other_models(model, key, where=where)
-            short = [*(k.rpartition(".")[2] for k in known), *SECTIONS, "model"]
-            raise UnknownName(f"key of a run{where}", key, known if "." in key else short)
+        if key not in names:
+            _refuse_argument_of_other_models(model, key, where=where)
+            short_names = [*(name.rpartition(".")[2] for name in names), *SECTIONS, "model"]
+            raise UnknownName(f"key of a run{where}", key, names if "." in key else short_names)
     for short in ("features", "labels"):
         if given.get(f"data.{short}", (None,))[0] is None:
             raise InputError(f"no {short} given: add --{short} PATH")
 
 
-def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
+MOST_MODELS = 3
+"""Number of models that a message names."""
+
+
+def _refuse_argument_of_other_models(model: str, key: str, *, where: str) -> None:
     """Raise an InputError if only other models have this argument."""
     argument = key.removeprefix("model.")
-    others = [n for n in known_names() if argument in known_arguments(n) - FROM_DATA]
-    if others:
-        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+    models = [name for name in known_names() if argument in known_arguments(name) - FROM_DATA]
+    if models:
+        listed = ", ".join(models[:MOST_MODELS]) + (", …" if len(models) > MOST_MODELS else "")
         raise InputError(
-            f"the model {model} has no argument {argument}{where}, but {some} "
-            f"{'has' if len(others) == 1 else 'have'}: remove it, or give another --model"
+            f"the model {model} has no argument {argument}{where}, but {listed} "
+            f"{'has' if len(models) == 1 else 'have'}: remove it, or give another --model"
         )

@@ -15,10 +15,11 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
@@ -83,14 +84,20 @@ class TrainingLoop:
         tracker: TrackedRun | None = None,
     ) -> None:
         device = torch.device("cpu") if fits_directly(config) else device
-        self.config, self.folder, self.prepared = config, folder, prepared
-        self.device, self.reporter, self.world, self.tracker = device, reporter, world, tracker
+        self.config = config
+        self.folder = folder
+        self.prepared = prepared
+        self.device = device
+        self.reporter = reporter
+        self.world = world
+        self.tracker = tracker
         self.settings = config.training
         self.epochs = 1 if fits_directly(config) else config.training.epochs
         self.standardizer = prepared.standardizer.to(device)
         checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
         if checkpoint is None:
-            model, self.progress = build_model(config, prepared), Progress()
+            model = build_model(config, prepared)
+            self.progress = Progress()
         else:
             model = restore_model(checkpoint, expect=config.model)
             self.progress = progress_of(checkpoint)
@@ -125,29 +132,37 @@ class TrainingLoop:
         self.steps = sum(len(plan) for plan in self.plans)
 
     def _plan(self, epoch: int) -> list[Batch]:
-        train, seed, order = self.prepared.split.train, self.config.order_seed, None
-        size = self.settings.batch_size
+        """Return the batches of an epoch (from 0), as names of bags."""
+        train = self.prepared.split.train
+        seed = self.config.order_seed
+        order = None
         if self.settings.sampling == "balanced":
             y: list[Any] = [self.prepared.targets[name] for name in train]
             order = [train[k] for k in balanced_epoch(y, seed=seed, epoch=epoch)]
         return plan_epoch(
-            train, order=order, seed=seed, epoch=epoch, batch_size=size,
-            max_instances=self.settings.max_instances, size=self.prepared.bags.size,
-        )  # fmt: skip
+            train,
+            order=order,
+            seed=seed,
+            epoch=epoch,
+            batch_size=self.settings.batch_size,
+            max_instances=self.settings.max_instances,
+            size=self.prepared.bags.size,
+        )
 
     def run(self) -> None:
         """Train the remaining epochs; an InputError says that the run diverged."""
-        progress, patience = self.progress, self.settings.patience or math.inf
-        already = progress.epoch
-        self.reporter.start(done=progress.epoch, epochs=self.epochs)
+        progress = self.progress
+        patience = self.settings.patience or math.inf
+        first_epoch = progress.epoch
+        self.reporter.start(done=first_epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
                 if progress.epoch - (progress.best.get("epoch") or 0) >= patience:
                     break
-                started = time.perf_counter()
+                start = time.perf_counter()
                 train_epoch = self.fit if self.model.fits_directly else self.train_epoch
                 row: dict[str, Any] = {**train_epoch(), **self.validate()}
-                row["seconds"] = round(time.perf_counter() - started, 3)
+                row["seconds"] = round(time.perf_counter() - start, 3)
                 progress.epoch += 1
                 progress.history.append(row)
                 best = chosen_row(self.settings.select, progress.history)
@@ -156,22 +171,27 @@ class TrainingLoop:
                     self._save()
                 self.reporter.epoch(row)
         finally:
-            if events := self.__dict__.get("events"):
+            # looked up without making the writer: `events` is a cached property
+            events = self.__dict__.get("events")
+            if events is not None:
                 events.close()
-        if progress.epoch > already:
+        if progress.epoch > first_epoch:
             self._note_nothing_learned()
         self.world.wait()
 
     def fit(self) -> dict[str, Any]:
         """Fit the model in one go; return the row of its only epoch."""
         split = self.prepared.split
-        train, val = (_StandardizedBags(self, names) for names in (split.train, split.val))
-        self.model.fit_bags(train, val)
+        train = _StandardizedBags(self, split.train)
+        self.model.fit_bags(train, _StandardizedBags(self, split.val))
         self.model.eval()
+        values: list[float] = []
         with torch.no_grad():
-            packed = (pack([bag]) for bag in train)
-            terms = [self.model.losses(self.model(bags), bags) for bags in packed]
-        loss = math.fsum(float(v) for each in terms for v in each.values()) / len(train)
+            for bag in train:
+                bags = pack([bag])
+                terms = self.model.losses(self.model(bags), bags)
+                values += [float(value) for value in terms.values()]
+        loss = math.fsum(values) / len(train)
         if not math.isfinite(loss):
             raise InputError(f"{self.config.model} could not be fitted: its loss is {loss}")
         row = {"epoch": 1, "learning_rate": None, "kl_weight": None, "loss": loss}
@@ -179,7 +199,8 @@ class TrainingLoop:
 
     def train_epoch(self) -> dict[str, Any]:
         """Take the steps of an epoch; return its learning rate, λ and mean terms."""
-        progress, epoch = self.progress, self.progress.epoch
+        progress = self.progress
+        epoch = progress.epoch
         self.model.train()
         self.model.start_epoch(epoch, self.settings.epochs)
         losses = [row["val_nll"] for row in progress.history]
@@ -196,10 +217,11 @@ class TrainingLoop:
                 self.average.update_parameters(self.model)
             self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
         count = len(self.prepared.split.train)
-        ranks = self.world.gather({k: float(v) / count for k, v in sums.items()})
-        terms = {k: sum(rank[k] for rank in ranks) for k in sums}
-        if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
-            raise self._divergence(f"{', '.join(bad)} is {terms[bad[0]]}")
+        ranks = self.world.gather({name: float(total) / count for name, total in sums.items()})
+        terms = {name: sum(rank[name] for rank in ranks) for name in sums}
+        not_finite = [name for name, value in terms.items() if not math.isfinite(value)]
+        if not_finite:
+            raise self._divergence(f"{', '.join(not_finite)} is {terms[not_finite[0]]}")
         row = {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight}
         return {**row, **terms, **self.model.monitored()}
 
@@ -208,8 +230,10 @@ class TrainingLoop:
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
         share = 0.0 if part.idle else len(part.names) / part.whole
-        seed, step = self.config.seed, self.progress.step
+        seed = self.config.seed
+        step = self.progress.step
         self.optimizer.zero_grad(set_to_none=True)
+        # dropout and noise follow from seed and step, so that a resumed run draws the same
         _seed_dropout(seed_of(seed, "dropout", step, self.world.rank), bags.x.device)
         noise = random_stream(seed, "noise", step)
         with precision_context(self.settings.precision, bags.x.device):
@@ -227,32 +251,41 @@ class TrainingLoop:
                 sums = torch.zeros_like(sums) if part.idle else sums
                 self.model.update_statistics(self.world.sum(sums))
         self.model.after_step(output, bags)
-        return {k: v.detach() * share for k, v in {**terms, "loss": loss}.items()}
+        return {name: value.detach() * share for name, value in {**terms, "loss": loss}.items()}
 
     @torch.no_grad()
     def validate(self) -> dict[str, float | None]:
         """Return the scores of the validation bags."""
         task = self.prepared.table.task
         names = self.prepared.split.val[self.world.rank :: self.world.size]
-        batches: list[tuple[Tensor, Tensor]] = []
-        for k in range(0, len(names), size := self.settings.batch_size):
-            out = self.predict(self.reader[Shard(names[k : k + size], size)])
-            batches.append((out.probability.cpu().double(), out.logits.cpu().double()))
-        ranks = self.world.gather((names, batches))
+        size = self.settings.batch_size
+        predictions = [
+            self._predict_batch(names[start : start + size]) for start in range(0, len(names), size)
+        ]
+        # every process gets the bags of all, rank by rank
+        ranks = self.world.gather((names, predictions))
         if not self.prepared.split.val:
             return validation_scores([], task=task)
-        names = [name for part, _ in ranks for name in part]
-        p, logits = map(torch.cat, zip(*(b for _, batches in ranks for b in batches), strict=True))
+        names = [name for rank_names, _ in ranks for name in rank_names]
+        predictions = [batch for _, rank_batches in ranks for batch in rank_batches]
+        p = torch.cat([batch.probability for batch in predictions])
         nll = None
         if not self.kept.likelihood.of_classes:
+            logits = torch.cat([batch.logits for batch in predictions]).to(self.device)
             y = stack_targets(self.prepared.targets, names).to(self.device)
-            nll = self.kept.likelihood.predictive_nll(logits.to(self.device), y).cpu().numpy()
-        if not (p.isfinite().all() and np.isfinite(0.0 if nll is None else nll).all()):
+            nll = self.kept.likelihood.predictive_nll(logits, y).cpu().numpy()
+        is_finite = bool(p.isfinite().all()) and (nll is None or bool(np.isfinite(nll).all()))
+        if not is_finite:
             raise self._divergence("validation bags are predicted as NaN")
         self._validated = p
         self._note_collapse(p)
         targets = [self.prepared.targets[name] for name in names]
         return validation_scores(targets, p, nll=nll, task=task)
+
+    def _predict_batch(self, names: tuple[str, ...]) -> "_BatchPrediction":
+        """Return what is predicted for some validation bags, in memory of the CPU."""
+        out = self.predict(self.reader[Shard(names, self.settings.batch_size)])
+        return _BatchPrediction(out.probability.cpu().double(), out.logits.cpu().double())
 
     @torch.no_grad()
     def predict(self, bags: Bags) -> Output:
@@ -286,8 +319,8 @@ class TrainingLoop:
 
         The training bags are predicted only if the validation bags are alike, too.
         """
-        alike = self._validated is None or _spread(self._validated) < ALIKE
-        if not (self.kept.likelihood.of_classes and alike and self.world.first):
+        is_learned = self._validated is not None and _spread(self._validated) >= ALIKE
+        if is_learned or not self.kept.likelihood.of_classes or not self.world.first:
             return
         names = self.prepared.split.train[:MOST_COMPARED]
         p = torch.cat([self.predict(self.reader[Shard((n,), 1)]).probability.cpu() for n in names])
@@ -314,7 +347,8 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Write checkpoints and metrics after an epoch, and tell TensorBoard and the tracker."""
-        progress, model = self.progress, self.model
+        progress = self.progress
+        model = self.model
         metadata = {
             "model": model.name,
             "arguments": model.arguments,
@@ -335,26 +369,35 @@ class TrainingLoop:
             last |= prefixed("average", self.kept.state_dict())
         save_checkpoint(self.folder.last, last, metadata=metadata)
         self.folder.write_metrics(progress.history)
-        for key, value in progress.history[-1].items():
-            if self.events is not None and isinstance(value, float) and key != "seconds":
-                self.events.add_scalar(key, value, progress.epoch)
+        if self.events is not None:
+            for key, value in progress.history[-1].items():
+                if isinstance(value, float) and key != "seconds":
+                    self.events.add_scalar(key, value, progress.epoch)
         if self.tracker is not None:
             self.tracker.update(progress.history)
+
+
+class _BatchPrediction(NamedTuple):
+    """The predictions of a batch in double precision."""
+
+    probability: Float[Tensor, "bags classes"]
+    logits: Float[Tensor, "bags samples classes"]
 
 
 class _StandardizedBags(Sequence[Bag]):
     """Bags with their labels, standardised as in a run, and read one at a time."""
 
     def __init__(self, loop: TrainingLoop, names: tuple[str, ...]) -> None:
-        self.loop, self.names = loop, names
+        self.loop = loop
+        self.names = names
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, k: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
         bag = self.loop.reader.labelled(self.names[k])
-        scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
-        return replace(bag, x=scaled.x)
+        standardized = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+        return replace(bag, x=standardized.x)
 
 
 def fits_directly(config: RunConfig) -> bool:
@@ -400,12 +443,13 @@ def train(
     out = Path(out)
     reporter = reporter or Reporter()
     device = choose_device(config.training.device)
+    # training leaves torch's global generators as they were
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with thread_count(config.training.threads), forked, world(device) as w:
+    with thread_count(config.training.threads), forked, world(device) as processes:
         if prepared is None:
             prepared = prepare(config, previous=out if resume else None)
         folder = RunFolder(out)
-        if w.first:
+        if processes.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
             describe_data(prepared, reporter)
@@ -413,59 +457,87 @@ def train(
                 reporter.remark(f"why they are left out: {folder.notes_file}")
             if check is not None:
                 check(folder, prepared)
-        w.wait()
+        processes.wait()
         try:
-            with tracked(config, folder) if w.first else nullcontext() as tracker:
-                folders = folder.members(config.training.members)
-                impossible = impossible_assumptions(config, prepared)
-                by_default = list(config.training.assume) == default_recipe()["training.assume"]
-                for assumption, reason in impossible.items():
-                    if by_default and assumption == "one_region":
-                        continue  # nobody asked for it, and there is nothing to choose
-                    reporter.note(f"no member assumes {assumption}: {reason}")
-                for k, member in enumerate(member_configs(config, without=impossible)):
-                    own = folders[k]
-                    alone = own == folder  # a run without members is its only one
-                    if not alone:
-                        reporter.member(k + 1, len(folders))
-                    if w.first and not alone:
-                        open_run(own.path, member, resume=True, overwrite=False, own=False)
-                        prepared.write(own)
-                    w.wait()
-                    # one process fits a model that is fitted in one go
-                    together = World() if fits_directly(member) else w
-                    try:
-                        if w.first or together.size > 1:
-                            TrainingLoop(
-                                member, own, prepared, device=device, world=together,
-                                reporter=reporter, tracker=tracker if alone else None,
-                            ).run()  # fmt: skip
-                    except InputError as e:
-                        if alone:
-                            raise
-                        raise InputError(f"{own.path}: {e}") from e
-                    if w.first:
-                        _store_level(own, prepared, device=device)
-                    w.wait()
-                if w.first and config.training.members > 1:
-                    folder.write_metrics(_mean_history(folders))
-                if tracker is not None:
-                    tracker.update(_mean_history(folders))
+            with tracked(config, folder) if processes.first else nullcontext() as tracker:
+                _train_members(
+                    config,
+                    folder,
+                    prepared,
+                    device=device,
+                    processes=processes,
+                    reporter=reporter,
+                    tracker=tracker,
+                )
         except ProbSAError:
-            if w.first and not any(out.rglob("*.safetensors")):
+            if processes.first and not any(out.rglob("*.safetensors")):
                 # it failed before an epoch ended: there is nothing to resume
                 with suppress(OutputExists):  # the user's files stay
                     remove_written_folder(out)
             raise
-        if w.first:
+        if processes.first:
             prepared.write(folder)  # again, as training may have added remarks on bags
-            if prepared.bags.notes:
-                notes = prepared.bags.notes
+            notes = prepared.bags.notes
+            if notes:
                 reporter.remark(
                     f"{counted(len(notes), 'bag')} with remarks, most often: "
                     f"{most_frequent(notes.values())}; see {folder.notes_file}"
                 )
     return folder
+
+
+def _train_members(
+    config: RunConfig,
+    folder: RunFolder,
+    prepared: PreparedData,
+    *,
+    device: torch.device,
+    processes: World,
+    reporter: Reporter,
+    tracker: TrackedRun | None,
+) -> None:
+    """Train the members of a run one after another; a run without members is its only one."""
+    folders = folder.members(config.training.members)
+    impossible = impossible_assumptions(config, prepared)
+    is_default = list(config.training.assume) == default_recipe()["training.assume"]
+    for assumption, reason in impossible.items():
+        if is_default and assumption == "one_region":
+            continue  # nobody asked for it, and there is nothing to choose
+        reporter.note(f"no member assumes {assumption}: {reason}")
+    for k, member_config in enumerate(member_configs(config, without=impossible)):
+        member_folder = folders[k]
+        is_whole_run = member_folder == folder
+        if not is_whole_run:
+            reporter.member(k + 1, len(folders))
+            if processes.first:
+                open_run(member_folder.path, member_config, resume=True, overwrite=False, own=False)
+                prepared.write(member_folder)
+        processes.wait()
+        # one process fits a model that is fitted in one go
+        member_processes = World() if fits_directly(member_config) else processes
+        try:
+            if processes.first or member_processes.size > 1:
+                loop = TrainingLoop(
+                    member_config,
+                    member_folder,
+                    prepared,
+                    device=device,
+                    world=member_processes,
+                    reporter=reporter,
+                    tracker=tracker if is_whole_run else None,
+                )
+                loop.run()
+        except InputError as e:
+            if is_whole_run:
+                raise
+            raise InputError(f"{member_folder.path}: {e}") from e
+        if processes.first:
+            _store_level(member_folder, prepared, device=device)
+        processes.wait()
+    if processes.first and config.training.members > 1:
+        folder.write_metrics(_mean_history(folders))
+    if tracker is not None:
+        tracker.update(_mean_history(folders))
 
 
 def _spread(p: Tensor) -> float:
@@ -480,46 +552,49 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
     It is found on the validation bags. Each of several classes has its own, and the background 0,
     because instances of it are in the negative bags as well.
     """
+    names = prepared.split.val
     for path in (folder.best, folder.last):
         checkpoint = load_checkpoint(path)
         model = restore_model(checkpoint).to(device).eval()
-        takes = "level" in arguments(model.name) and model.likelihood.of_classes
-        stated, names = checkpoint.metadata["arguments"], prepared.split.val
-        if stated.get("level") is not None or not takes or not names:
+        has_level = "level" in arguments(model.name) and model.likelihood.of_classes
+        model_arguments = checkpoint.metadata["arguments"]
+        if model_arguments.get("level") is not None or not has_level or not names:
             continue
         model.explains = False
         standardizer = prepared.standardizer.to(device)
         reader = BagReader(prepared.bags, prepared.targets, model=model.name)
-        parts, names = [], prepared.split.val
+        moments: list[Tensor] = []  # mean and variance of each bag: (2, instances, classes)
         for name in names:
             bags = standardizer(reader[Shard((name,), 1)].to(device, torch.float32))
             q = model(bags).attention
-            parts.append(torch.stack([q.mean, q.variance]).double().cpu().view(2, len(bags.x), -1))
+            stacked = torch.stack([q.mean, q.variance]).double().cpu()
+            moments.append(stacked.view(2, len(bags.x), -1))
+        sizes = [part.shape[1] for part in moments]
+        mean, variance = torch.cat(moments, 1)
         y = stack_targets(prepared.targets, names)
-        mean, variance = torch.cat(parts, 1)
-        found = []
+        levels: list[float] = []
         for k in range(mean.shape[1]):
             if model.n_classes > 1 and k == BACKGROUND:
-                found.append(0.0)
+                levels.append(0.0)
                 continue
             positive = y == (k if model.n_classes > 1 else 1)
-            sizes = [part.shape[1] for part in parts]
-            found.append(evidence_level(mean[:, k], variance[:, k], sizes, positive))
-        level = tuple(found) if model.n_classes > 1 else found[0]
-        metadata = {**checkpoint.metadata, "arguments": {**stated, "level": level}}
+            levels.append(evidence_level(mean[:, k], variance[:, k], sizes, positive))
+        level = tuple(levels) if model.n_classes > 1 else levels[0]
+        metadata = {**checkpoint.metadata, "arguments": {**model_arguments, "level": level}}
         save_checkpoint(path, checkpoint.tensors, metadata=metadata)
 
 
 def impossible_assumptions(config: RunConfig, prepared: PreparedData) -> dict[str, str]:
     """Return the assumptions of a run that no member can make, with the reasons."""
     coords = prepared.bags.bag(prepared.split.train[0]).coords
-    scans = coords is not None and coords.shape[1] == 1 and config.data.targets.unit == "bag"
-    reasons = {}
+    has_one_axis = coords is not None and coords.shape[1] == 1
+    are_scans = has_one_axis and config.data.targets.unit == "bag"
+    reasons: dict[str, str] = {}
     for assumption in config.training.assume:
         missing = ASSUMED[assumption].keys() - arguments(config.model).keys()
         if missing:
             reasons[assumption] = f"{config.model} has no {', '.join(missing)}"
-        elif assumption == "one_region" and not scans:
+        elif assumption == "one_region" and not are_scans:
             reasons[assumption] = (
                 "it needs bags with one axis, such as scans; for others, give --guidance normal"
             )
@@ -531,13 +606,14 @@ def member_configs(config: RunConfig, *, without: Collection[str] = ()) -> list[
 
     Each has the next of the assumptions `assume`, or none where that is one of `without`.
     """
-    count, assumed = config.training.members, config.training.assume or ("none",)
+    count = config.training.members
+    assumptions = config.training.assume or ("none",)
     training = replace(config.training, members=1, assume=())
-    runs = []
+    runs: list[RunConfig] = []
     for k in range(count):
-        own = assumed[k % len(assumed)]
-        more = {} if own in without else ASSUMED[own]
-        run = replace(config, model_arguments={**config.model_arguments, **more})
+        assumption = assumptions[k % len(assumptions)]
+        changed_arguments = {} if assumption in without else ASSUMED[assumption]
+        run = replace(config, model_arguments={**config.model_arguments, **changed_arguments})
         if count > 1:
             seeds = {"seed": config.seed + k, "data_seed": config.order_seed}
             run = replace(run, **seeds, training=training)
@@ -547,17 +623,23 @@ def member_configs(config: RunConfig, *, without: Collection[str] = ()) -> list[
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """Return one row per epoch: means over the members that trained that long, summed seconds."""
-    members = [progress_of(load_checkpoint(f.last)).history for f in folders]
-    rows = []
-    for here in zip_longest(*members):
-        trained = [row for row in here if row is not None]
-        row: dict[str, Any] = {"epoch": len(rows) + 1}
-        for key in [k for k in trained[0] if k != "epoch"]:
-            values = [v for r in trained if (v := r[key]) is not None]
-            total = math.fsum(values)
-            row[key] = None if not values else total if key == "seconds" else total / len(values)
-        rows.append(row)
-    return rows
+    histories = [progress_of(load_checkpoint(member.last)).history for member in folders]
+    mean_rows: list[dict[str, Any]] = []
+    for member_rows in zip_longest(*histories):
+        trained = [row for row in member_rows if row is not None]
+        mean_row: dict[str, Any] = {"epoch": len(mean_rows) + 1}
+        for key in trained[0]:
+            if key == "epoch":
+                continue
+            values = [row[key] for row in trained if row[key] is not None]
+            if not values:
+                mean_row[key] = None
+            elif key == "seconds":
+                mean_row[key] = math.fsum(values)
+            else:
+                mean_row[key] = math.fsum(values) / len(values)
+        mean_rows.append(mean_row)
+    return mean_rows
 
 
 MOST_NAMES = 5
@@ -599,29 +681,38 @@ def epoch_seconds(config: RunConfig, prepared: PreparedData) -> float:
     The smallest and the largest batch are timed; the time of the others is taken to be linear in
     instances between the two, so that no estimate lies outside what was measured.
     """
-    device, nowhere = choose_device(config.training.device), RunFolder(Path(os.devnull))
     loop = TrainingLoop(
-        config, nowhere, prepared, device=device, reporter=Reporter(), world=World()
+        config,
+        RunFolder(Path(os.devnull)),
+        prepared,
+        device=choose_device(config.training.device),
+        reporter=Reporter(),
+        world=World(),
     )
-    val, batch = prepared.split.val, config.training.batch_size
-    parts = (loop.plans[0], [val[k : k + batch] for k in range(0, len(val), batch)])
-    total = 0.0
+    val = prepared.split.val
+    size = config.training.batch_size
+    validation_batches = [val[start : start + size] for start in range(0, len(val), size)]
     with thread_count(config.training.threads):
-        for is_training, batches in zip((True, False), parts, strict=True):
-            if not batches:
-                continue
-            sizes = np.array([sum(map(prepared.bags.size, names)) for names in batches])
-            ends = sizes.argmin(), sizes.argmax()
-            _batch_seconds(loop, batches[ends[0]], is_training=is_training)  # warms up
-            low, high = (
-                min(
-                    _batch_seconds(loop, batches[k], is_training=is_training)
-                    for _ in range(TIMINGS)
-                )
-                for k in ends
-            )
-            total += float(np.interp(sizes, sizes[list(ends)], (low, max(low, high))).sum())
-    return total
+        seconds = _batches_seconds(loop, loop.plans[0], is_training=True)
+        seconds += _batches_seconds(loop, validation_batches, is_training=False)
+    return seconds
+
+
+def _batches_seconds(loop: TrainingLoop, batches: Sequence[Batch], *, is_training: bool) -> float:
+    """Return an estimate of the time that batches take; see `epoch_seconds`."""
+    if not batches:
+        return 0.0
+
+    def shortest(names: Batch) -> float:
+        return min(_batch_seconds(loop, names, is_training=is_training) for _ in range(TIMINGS))
+
+    sizes = np.array([sum(map(loop.prepared.bags.size, names)) for names in batches])
+    smallest = sizes.argmin()
+    largest = sizes.argmax()
+    _batch_seconds(loop, batches[smallest], is_training=is_training)  # warms up
+    low = shortest(batches[smallest])
+    high = max(low, shortest(batches[largest]))
+    return float(np.interp(sizes, sizes[[smallest, largest]], (low, high)).sum())
 
 
 def _batch_seconds(loop: TrainingLoop, names: Batch, *, is_training: bool) -> float:

@@ -25,27 +25,27 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
 
     The paper uses Adam; TransMIL uses RAdam, with `decay_vectors=False`.
     """
-    own = _own_groups(model, settings)
-    separate = {id(p) for group in own for p in group["params"]}
-    groups = [
-        {**group, "params": [p for p in group["params"] if id(p) not in separate], WHOLE: k}
-        for k, group in enumerate(model.parameter_groups())
-    ]
-    if not settings.decay_vectors:
-        groups = [part for group in groups for part in _split_vectors(group)]
-    groups += own
-    rate, decay = settings.learning_rate, settings.weight_decay
+    special_groups = _special_groups(model, settings)
+    special = {id(p) for group in special_groups for p in group["params"]}
+    groups: list[dict] = []
+    for k, group in enumerate(model.parameter_groups()):
+        parameters = [p for p in group["params"] if id(p) not in special]
+        common = {**group, "params": parameters, WHOLE: k}
+        groups += [common] if settings.decay_vectors else _split_vectors(common)
+    groups += special_groups
+    rate = settings.learning_rate
+    decay = settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
     if settings.optimizer == "radam":
         return torch.optim.RAdam(groups, lr=rate, weight_decay=decay, decoupled_weight_decay=True)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    adam = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     # a fused optimiser needs one kernel per step instead of a dozen per parameter
     fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
-    return kind(groups, lr=rate, weight_decay=decay, fused=fused)
+    return adam(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
-def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
+def _special_groups(model: Model, settings: TrainingConfig) -> list[dict]:
     """Return the parameters with a learning rate or a weight decay of their own.
 
     Thresholds, biases and variances of a likelihood have no weight decay, and the coefficients of
@@ -55,11 +55,15 @@ def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
     if factor is None:
         factor = 1.0 if model.likelihood.of_classes else TARGET_RATE
     rate = {} if factor == 1 else {"lr": factor * settings.learning_rate}
-    of_target = [p for p in model.likelihood.parameters() if p.requires_grad]
-    groups = [{"params": of_target, "weight_decay": 0.0, **rate}] if of_target else []
-    if rate and (pooling := list(model.pooling_scalars())):
+    groups: list[dict] = []
+    target_scalars = [p for p in model.likelihood.parameters() if p.requires_grad]
+    if target_scalars:
+        groups.append({"params": target_scalars, "weight_decay": 0.0, **rate})
+    # with the common rate, the scalars of pooling stay in their groups
+    pooling_scalars = list(model.pooling_scalars()) if rate else []
+    if pooling_scalars:
         decay = {} if settings.decay_vectors else {"weight_decay": 0.0}
-        groups.append({"params": pooling, **rate, **decay})
+        groups.append({"params": pooling_scalars, **rate, **decay})
     if model.covariates is not None:
         decay = settings.covariate_weight_decay
         groups.append({"params": list(model.covariates.parameters()), "weight_decay": decay})
@@ -95,15 +99,18 @@ def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None
     A norm of None leaves the gradients of all other groups as they are.
     """
     common: list[Tensor] = []
-    separate: dict[int, tuple[float, list[Tensor]]] = {}
+    separate: dict[int, list[Tensor]] = {}
+    separate_norms: dict[int, float] = {}
     for k, group in enumerate(optimizer.param_groups):
-        group_norm = group.get("clip_norm")
-        if group_norm is None:
+        if group.get("clip_norm") is None:
             common += group["params"]
-        else:
-            separate.setdefault(group.get(WHOLE, k), (group_norm, []))[1].extend(group["params"])
-    for group_norm, params in separate.values():
-        nn.utils.clip_grad_norm_(params, group_norm)
+            continue
+        # matrices and vectors of one group of the model are clipped together
+        whole = group.get(WHOLE, k)
+        separate.setdefault(whole, []).extend(group["params"])
+        separate_norms.setdefault(whole, group["clip_norm"])
+    for whole, parameters in separate.items():
+        nn.utils.clip_grad_norm_(parameters, separate_norms[whole])
     if norm is not None:
         nn.utils.clip_grad_norm_(common, norm)
 

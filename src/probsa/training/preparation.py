@@ -6,7 +6,7 @@ run is a bag (a slide or a scan), or a patient with all of their slides.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,10 @@ from ..datasets import (
 from ..errors import CheckpointError, GraphError, InputError, OneClass, TableError
 from ..models import Model, arguments, build, check_task, look_up
 from ..statistics import choose_threshold
-from ..tasks import Target
+from ..tasks import Target, Task
 from ..variational import LikelihoodSpec, balanced_weights, fit_spec
 from .checkpoints import Checkpoint
-from .config import DataConfig, RunConfig
+from .config import DEFAULT_RULE, DataConfig, RunConfig, TrainingConfig
 from .given import chosen_set, read_label_table
 from .run_folder import ADVICE, RunFolder
 
@@ -203,10 +203,18 @@ def _row_names(
     covariates: CovariateTable, names: Sequence[str], table: LabelTable | None
 ) -> tuple[str, ...]:
     """Return under which name the row of each bag is found: its own, or that of its patient."""
-    groups = {} if table is None else {b: table.group(row) for row, b in enumerate(table.bags)}
-    files = without_suffix(covariates.names, names, where=str(covariates.path))
-    other = groups | {name: file for file, name in files.items()}
-    return tuple(n if n in covariates.rows_of else other.get(n, n) for n in names)
+    patients: dict[str, str] = {}
+    if table is not None:
+        patients = {bag: table.group(row) for row, bag in enumerate(table.bags)}
+    bag_of_file = without_suffix(covariates.names, names, where=str(covariates.path))
+    file_of_bag = {bag: file for file, bag in bag_of_file.items()}
+    row_names: list[str] = []
+    for name in names:
+        if name in covariates.rows_of:
+            row_names.append(name)
+        else:
+            row_names.append(file_of_bag.get(name, patients.get(name, name)))
+    return tuple(row_names)
 
 
 MOST_WEIGHT = 20.0
@@ -215,8 +223,12 @@ MOST_WEIGHT = 20.0
 
 def targets_of(table: LabelTable) -> dict[str, Target]:
     """Return the target of every labelled bag."""
-    rows, labels = zip(table.bags, table.values, strict=True), table.of_task.labels
-    return {bag: labels.model_target(value) for bag, value in rows if value is not None}
+    labels = table.of_task.labels
+    targets: dict[str, Target] = {}
+    for bag, value in zip(table.bags, table.values, strict=True):
+        if value is not None:
+            targets[bag] = labels.model_target(value)
+    return targets
 
 
 def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> LikelihoodSpec | None:
@@ -241,7 +253,9 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
         one_logit=look_up(config.model).model.one_field,
     )
     if table.of_task.has_findings and config.training.balanced:
-        weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
+        negative_bags = (y == 0).sum(0)
+        positive_bags = (y == 1).sum(0)
+        weights = (negative_bags / positive_bags).clamp(max=MOST_WEIGHT)
         spec = replace(spec, positive_weights=tuple(weights.tolist()))
     return spec
 
@@ -265,40 +279,49 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
 def _check_options(config: RunConfig, table: LabelTable) -> None:
     """Refuse options that do not suit the task or the model, or contradict each other."""
-    training, task, shares = config.training, table.of_task, config.training.prevalence
-    classes, sampled = task.unordered_classes, training.sampling == "balanced"
-    by_rule = training.threshold != "f1"
-    if by_rule:
+    training = config.training
+    task = table.of_task
+    if training.threshold != DEFAULT_RULE:
+        # a rule that cannot be read is refused before the run trains
         choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
-    unsuitable = {
-        f"threshold {training.threshold!r} is for two classes": by_rule and not task.two_classes,
-        "sampling: balanced is for classes": sampled and not classes,
-        "prevalence is for classes": shares is not None and not classes,
-        "balanced weights the loss of classes": training.balanced
-        and not (classes or task.has_findings),
-        "temperature_scaling scales the probabilities of classes": training.temperature_scaling
-        and not classes,
-        "members above 1 average predictions, but quantiles cannot be averaged": training.members
-        > 1
-        and task.averages is None,
-    }
-    for problem, applies in unsuitable.items():
-        if applies:
-            raise InputError(f"{problem}, and the task is {task.name}: leave it out")
-    if sampled and training.balanced:
-        raise InputError(
-            "both `balanced` (weights in the loss) and `sampling: balanced` (draws every class "
-            "equally often) are set, but each corrects the class shares alone: remove one"
-        )
-    if sampled and look_up(config.model).model.fits_directly:
-        raise InputError(
-            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
-            "one go: leave it out"
-        )
-    count = max(2, len(table.classes))
-    if shares is not None and not (
-        len(shares) == count and min(shares) > 0 and abs(sum(shares) - 1) <= 1e-6
-    ):
+    problem = next(_unsuitable_options(training, task), None)
+    if problem is not None:
+        raise InputError(f"{problem}, and the task is {task.name}: leave it out")
+    if training.sampling == "balanced":
+        if training.balanced:
+            raise InputError(
+                "both `balanced` (weights in the loss) and `sampling: balanced` (draws every class "
+                "equally often) are set, but each corrects the class shares alone: remove one"
+            )
+        if look_up(config.model).model.fits_directly:
+            raise InputError(
+                f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted "
+                "in one go: leave it out"
+            )
+    if training.prevalence is not None:
+        _check_prevalence(training.prevalence, count=max(2, len(table.classes)))
+
+
+def _unsuitable_options(training: TrainingConfig, task: Task) -> Iterator[str]:
+    """Yield a sentence for each option that has no meaning for the task."""
+    has_classes = task.unordered_classes
+    if training.threshold != DEFAULT_RULE and not task.two_classes:
+        yield f"threshold {training.threshold!r} is for two classes"
+    if training.sampling == "balanced" and not has_classes:
+        yield "sampling: balanced is for classes"
+    if training.prevalence is not None and not has_classes:
+        yield "prevalence is for classes"
+    if training.balanced and not (has_classes or task.has_findings):
+        yield "balanced weights the loss of classes"
+    if training.temperature_scaling and not has_classes:
+        yield "temperature_scaling scales the probabilities of classes"
+    if training.members > 1 and task.averages is None:
+        yield "members above 1 average predictions, but quantiles cannot be averaged"
+
+
+def _check_prevalence(shares: Sequence[float], *, count: int) -> None:
+    """Refuse shares that are not one for each class, positive, with the sum 1."""
+    if len(shares) != count or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(
             f"prevalence is {list(shares)}: expected {count} shares above 0 that add up to 1"
         )
@@ -320,16 +343,16 @@ class ClassPrior:
         if self.predicted is None:
             return None
         ratios = [math.log(p / q) for p, q in zip(self.predicted, self.effective, strict=True)]
-        values = [ratios[1] - ratios[0]] if one_logit else ratios
-        return torch.tensor(values, dtype=torch.float64)
+        # one logit is the log odds of class 1
+        shifts = [ratios[1] - ratios[0]] if one_logit else ratios
+        return torch.tensor(shifts, dtype=torch.float64)
 
     def sentence(self) -> str:
         """Return what a report says of it."""
         if self.predicted is None:
             return "probabilities refer to equally frequent classes, as in the training loss"
-        before, after = (
-            ", ".join(f"{p:.3g}" for p in shares) for shares in (self.effective, self.predicted)
-        )
+        before = ", ".join(f"{share:.3g}" for share in self.effective)
+        after = ", ".join(f"{share:.3g}" for share in self.predicted)
         return f"probabilities are adjusted from class shares {before} (in the loss) to {after}"
 
 
@@ -340,16 +363,23 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
     """
     if not table.of_task.unordered_classes:
         return None
-    training, count = config.training, max(2, len(table.classes))
-    counts = np.bincount(stack_targets(targets_of(table), split.train).numpy(), minlength=count)
-    shares = (counts / len(split.train)).tolist()
-    alike = training.balanced or training.sampling == "balanced"
-    effective = [1 / count] * count if alike else shares
-    given = None if training.prevalence is None else list(training.prevalence)
-    if not counts.all() or (given is None and effective == shares):
+    training = config.training
+    classes = max(2, len(table.classes))
+    y = stack_targets(targets_of(table), split.train).numpy()
+    counts = np.bincount(y, minlength=classes)
+    if not counts.all():
         return None
-    wanted = given or (shares if training.prior_correction else None)
-    return ClassPrior(training=shares, effective=effective, predicted=wanted)
+    shares = (counts / len(split.train)).tolist()
+    effective = shares
+    if training.balanced or training.sampling == "balanced":
+        effective = [1 / classes] * classes
+    if training.prevalence is not None:
+        predicted = list(training.prevalence)
+    elif effective == shares:
+        return None
+    else:
+        predicted = shares if training.prior_correction else None
+    return ClassPrior(training=shares, effective=effective, predicted=predicted)
 
 
 def stored_prior(run: RunFolder) -> ClassPrior | None:
@@ -374,7 +404,9 @@ class Standardizer(nn.Module):
         self.register_buffer("deviation", torch.ones(0) if deviation is None else deviation)
 
     def forward(self, bags: Bags) -> Bags:
-        return replace(bags, x=(bags.x - self.mean) / self.deviation) if len(self.mean) else bags
+        if len(self.mean) == 0:
+            return bags
+        return replace(bags, x=(bags.x - self.mean) / self.deviation)
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
@@ -384,10 +416,12 @@ class Standardizer(nn.Module):
             CheckpointError: it is missing, or does not fit the model.
         """
         tensors = checkpoint.part("standardize")
-        mean, std = (tensors.get(k, torch.zeros(1, 1)) for k in ("mean", "deviation"))
+        absent = torch.zeros(1, 1)  # a shape that fits no model
+        mean = tensors.get("mean", absent)
+        std = tensors.get("deviation", absent)
         fits = mean.shape == std.shape and tuple(mean.shape) in ((0,), (in_dim,))
-        fits = fits and all(v.is_floating_point() and v.isfinite().all() for v in (mean, std))
-        if not fits or (std <= 0).any():
+        is_finite = all(v.is_floating_point() and v.isfinite().all() for v in (mean, std))
+        if not fits or not is_finite or (std <= 0).any():
             raise CheckpointError(
                 f"{checkpoint.path} is damaged: its means and deviations of the features are not "
                 f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
@@ -400,7 +434,9 @@ class Standardizer(nn.Module):
 
         A feature that is constant keeps its scale.
         """
-        n, mean, squares = 0, torch.zeros(()), torch.zeros(())
+        n = 0
+        mean = torch.zeros(())
+        squares = torch.zeros(())
         for name in names:
             x = bags.bag(name).x.double()
             # Chan's update keeps sums of squares about the running mean and avoids cancellation
@@ -444,33 +480,45 @@ class PreparedData:
 
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
-        files = self.split.train
-        if isinstance(self.bags, PatientBags):
-            files = tuple(s for patient in files for s in self.bags.slides_of(patient))
-        recipe = FeatureRecipe.of_features(self.bags.folder, files)
-        targets = None
+        recipe = FeatureRecipe.of_features(self.bags.folder, self._training_files())
+        write_json(folder.split_file, self.split.to_dict())
+        write_json(folder.features_file, self.feature_metadata.to_dict())
+        if self.prior is not None:
+            write_json(folder.prior_file, asdict(self.prior))
+        if self.encoder is not None:
+            write_json(folder.covariates_file, self.encoder.to_dict())
         if not self.table.of_task.unordered_classes:
-            y = [self.targets[name] for name in self.split.train]
-            train = [[None if v != v else v for v in t] if isinstance(t, tuple) else t for t in y]
-            targets = {"task": self.table.task, "train": train}
-        for file, content in (
-            (folder.split_file, self.split.to_dict()),
-            (folder.features_file, self.feature_metadata.to_dict()),
-            (folder.prior_file, self.prior and asdict(self.prior)),
-            (folder.covariates_file, self.encoder and self.encoder.to_dict()),
-            (folder.targets_file, targets),
-            (folder.recipe_file, recipe and recipe.to_dict()),
-        ):
-            if content is not None:
-                write_json(file, content)
+            targets = [_as_json(self.targets[name]) for name in self.split.train]
+            write_json(folder.targets_file, {"task": self.table.task, "train": targets})
+        if recipe is not None:
+            write_json(folder.recipe_file, recipe.to_dict())
         if self.bags.notes:
-            # a resumed run does not read every bag again: keep the notes of the earlier process
-            file = folder.notes_file
-            earlier: BagNotes = {}
-            if file.is_file():
-                advice = "remove it to continue without the earlier remarks"
-                earlier = read_notes(file, advice=advice)
-            write_notes(file, earlier | self.bags.notes)
+            self._write_notes(folder.notes_file)
+
+    def _training_files(self) -> tuple[str, ...]:
+        """Return the names of the files that hold the training bags: slides, also of patients."""
+        train = self.split.train
+        if not isinstance(self.bags, PatientBags):
+            return train
+        return tuple(slide for patient in train for slide in self.bags.slides_of(patient))
+
+    def _write_notes(self, file: Path) -> None:
+        """Write the notes on bags, with those of an earlier process.
+
+        A resumed run does not read every bag again, and would lose them.
+        """
+        earlier: BagNotes = {}
+        if file.is_file():
+            advice = "remove it to continue without the earlier remarks"
+            earlier = read_notes(file, advice=advice)
+        write_notes(file, earlier | self.bags.notes)
+
+
+def _as_json(target: Target) -> Any:
+    """Return a target as JSON has it: null for NaN, the mark of a missing value among several."""
+    if not isinstance(target, tuple):
+        return target
+    return [None if math.isnan(value) else value for value in target]
 
 
 def prepare(config: RunConfig, *, previous: Path | str | None = None) -> PreparedData:
@@ -498,14 +546,16 @@ def prepare(config: RunConfig, *, previous: Path | str | None = None) -> Prepare
         check_enough_match(present, bags.names)
         without_bag = tuple(sorted(set(present.bags) - set(bags.names)))
         bags.leave_out(dict.fromkeys(without_bag, "it has a line, but no bag"))
-        present, left_out = drop_bags(present, without_bag), left_out + without_bag
+        present = drop_bags(present, without_bag)
+        left_out += without_bag
     _match(present, bags, allow_unlabelled=config.data.unlabelled == "leave_out")
     if config.data.targets.unit == "patient":
         # with all lines of a patient, the remarks can name the slides that are missing
         all_lines = table if config.data.targets.missing == "leave_out" else present
         bags = PatientBags(bags, all_lines, missing=config.data.targets.missing)
-        table, left_out = patient_table(all_lines), bags.without_slides
+        table = patient_table(all_lines)
         full_table = patient_table(full_table)
+        left_out = bags.without_slides
     else:
         table = present
     left_out += bags.empty()
@@ -522,14 +572,16 @@ def _lines_without_label(table: LabelTable, data: DataConfig) -> tuple[str, ...]
     """
     if data.unlabelled == "refuse":
         return ()
-    rows = range(len(table.bags))
-    labelled = {table.group(row) for row in rows if table.values[row] is not None}
-    of_patients = data.targets.unit == "patient"
-    return tuple(
-        table.bags[row]
-        for row in rows
-        if table.values[row] is None and not (of_patients and table.group(row) in labelled)
-    )
+    labelled_patients: set[str] = set()
+    if data.targets.unit == "patient":
+        for row, value in enumerate(table.values):
+            if value is not None:
+                labelled_patients.add(table.group(row))
+    unlabelled: list[str] = []
+    for row, (bag, value) in enumerate(zip(table.bags, table.values, strict=True)):
+        if value is None and table.group(row) not in labelled_patients:
+            unlabelled.append(bag)
+    return tuple(unlabelled)
 
 
 def prepare_bags(
@@ -554,37 +606,54 @@ def prepare_bags(
     if spec is not None:
         from_data["likelihood"] = spec.as_dict()
     else:
-        count, given = len(table.classes), config.model_arguments.get("n_classes")
-        if given is not None and max(given, 2) != max(count, 2):
-            raise InputError(
-                f"n_classes is {given}, but {table.path} has {count} classes: leave n_classes "
-                "out, or name every class with classes"
-            )
-        count = from_data["n_classes"] = given or (1 if count <= 2 else count)
+        logits = _class_logits(config, table)
+        from_data["n_classes"] = logits
         if config.training.balanced:
             y = stack_targets(targets, split.train)
-            from_data["class_weights"] = balanced_weights(y, count)
+            from_data["class_weights"] = balanced_weights(y, logits)
     _check_graph(config, bags, split)
     covariates = run_covariates(config.data)
     encoder = None
+    notes: tuple[str, ...] = ()
     if covariates is not None:
         encoder = fit_covariates(covariates, bags, table, train=split.train)
         from_data["covariates"] = len(encoder.names)
-    notes = () if covariates is None else covariates.notes
-    standardize = config.data.standardize
+        # a table that holds labels and covariates has noted its missing values already
+        notes = tuple(note for note in covariates.notes if note not in table.notes)
+    standardizer = Standardizer()
+    if config.data.standardize:
+        standardizer = Standardizer.fit(bags, split.train)
     return PreparedData(
         bags=bags.sealed(split.test, why=TEST_PART),
         table=table,
         split=split,
         targets=targets,
         model_arguments={k: v for k, v in from_data.items() if k not in config.model_arguments},
-        standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
+        standardizer=standardizer,
         feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
-        notes=tuple(note for note in notes if note not in table.notes),
+        notes=notes,
         encoder=encoder,
         prior=class_prior(config, table, split),
     )
+
+
+def _class_logits(config: RunConfig, table: LabelTable) -> int:
+    """Return how many logits a model of classes gives: one for two classes, else one per class.
+
+    Raises:
+        InputError: the run states another number of classes than the table has.
+    """
+    classes = len(table.classes)
+    n_classes = config.model_arguments.get("n_classes")
+    if n_classes is None:
+        return 1 if classes <= 2 else classes
+    if max(n_classes, 2) != max(classes, 2):
+        raise InputError(
+            f"n_classes is {n_classes}, but {table.path} has {classes} classes: leave n_classes "
+            "out, or name every class with classes"
+        )
+    return n_classes
 
 
 def build_model(config: RunConfig, prepared: PreparedData) -> Model:
@@ -600,11 +669,15 @@ def read_split(folder: RunFolder) -> Split:
     """Return the split that a run was started with, from a file that may be damaged."""
     file = folder.split_file
     split = read_record(Split, file, advice=ADVICE)
-    counts = Counter(name for part in SPLIT_PARTS for name in getattr(split, part))
-    for name, count in counts.items():
+    for name, count in Counter(_split_names(split)).items():
         if count > 1:
             raise InputError(f"{file} is damaged: it names the bag {name!r} twice. Train again")
     return split
+
+
+def _split_names(split: Split) -> list[str]:
+    """Return the names of the bags of all parts, one part after another."""
+    return [name for part in SPLIT_PARTS for name in getattr(split, part)]
 
 
 def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
@@ -612,11 +685,12 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
 
     The reasons are added to the notes.
     """
-    known, reasons = set(bags.names), {}
+    with_features = set(bags.names)
+    reasons: dict[str, str] = {}
     patches = PatchSet(bags.folder.parent)
     for name in table.bags:
-        if name in known or last_part(name) != name:
-            continue  # a path is no name of a bag: that it has none is said with its line
+        if name in with_features or last_part(name) != name:
+            continue  # a path is no name of a bag; the check of the table's lines reports it
         for stage in (bags.folder.name, "patch"):  # the reason of the first stage counts
             record = Record.read(patches.record(stage, name))
             if record is not None and record.name == name and record.status != "done":
@@ -652,7 +726,8 @@ def _split(
     usable = set(table.bags)
     if previous is not None and RunFolder(previous).split_file.is_file():
         split = read_split(RunFolder(previous))
-        if gone := [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]:
+        gone = [name for name in _split_names(split) if name not in usable]
+        if gone:
             raise TableError(
                 f"{previous} was started with {counted(len(gone), 'bag')} that now lack a label, "
                 f"features or instances ({gone[0]!r} first): put them back, or start another run"
@@ -660,7 +735,9 @@ def _split(
         return split
     if config.data.split is not None:
         split = read_clam_split(config.data.split, full_table)
-        parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in SPLIT_PARTS}
+        parts: dict[str, tuple[str, ...]] = {}
+        for part in SPLIT_PARTS:
+            parts[part] = tuple(name for name in getattr(split, part) if name in usable)
         if not parts["train"]:
             raise TableError(f"no bag is left to train on ({split.origin})")
         return replace(split, **parts)
@@ -676,14 +753,15 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     """Reject a model that needs edges, such as one with a smoothness prior, if there are none."""
     if "edges" not in look_up(config.model).model.needs:
         return
+    # a bag of one instance has no edge in any graph
     larger = [name for name in split.train if bags.size(name) > 1]
     if not larger or any(bags.bag(name).edges.shape[1] for name in larger):
         return
-    what = "They have no coordinates: store those with the features"
+    remedy = "They have no coordinates: store those with the features"
     if any(bags.bag(name).coords is not None for name in larger):
-        what = "Add --graph knn (in a run file, graph: knn) to join the nearest instances"
+        remedy = "Add --graph knn (in a run file, graph: knn) to join the nearest instances"
     raise GraphError(
         f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
-        f"(graph: {config.data.graph.kind}). {what}, or train a model that needs no graph: "
+        f"(graph: {config.data.graph.kind}). {remedy}, or train a model that needs no graph: "
         "--model abmil"
     )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UnknownName
-from .config import RunConfig, flatten, leaves, load_yaml
+from .config import RunConfig, flatten, load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
 FOLDER = "recipes"
@@ -20,9 +20,12 @@ def recipe_files() -> dict[str, Path]:
     made from.
     """
     package = Path(__file__).parents[1]
-    folder = next((f for f in (package / FOLDER, package.parents[1] / FOLDER) if f.is_dir()), None)
-    found = {} if folder is None else {f.stem: f for f in sorted(folder.glob("*.yaml"))}
-    return found | {"default": DEFAULT_RECIPE}  # in the folder, it is a link
+    recipes: dict[str, Path] = {}
+    for folder in (package / FOLDER, package.parents[1] / FOLDER):
+        if folder.is_dir():
+            recipes = {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+            break
+    return recipes | {"default": DEFAULT_RECIPE}  # in the folder, it is a link
 
 
 def find_recipe(given: Path) -> Path:
@@ -34,8 +37,8 @@ def find_recipe(given: Path) -> Path:
     if given.exists():
         return given
     recipes = recipe_files()
-    of_package = given.parent in (Path(), Path(FOLDER)) and given.suffix in ("", ".yaml")
-    if of_package and given.stem in recipes:
+    may_be_recipe = given.parent in (Path(), Path(FOLDER)) and given.suffix in ("", ".yaml")
+    if may_be_recipe and given.stem in recipes:
         return recipes[given.stem]
     if given.name == str(given) and not given.suffix:
         raise UnknownName("file or recipe", given.name, recipes)
@@ -50,10 +53,13 @@ def default_recipe() -> Mapping[str, Any]:
 
 def recipe_sentence(config: RunConfig) -> str:
     """Return what a run by the default recipe trains, with its values of the recipe's keys."""
-    values = {key.rpartition(".")[2]: value for key, value in leaves(config.to_dict())}
-    keys = [key.rpartition(".")[2] for key in default_recipe() if key != "model.name"]
-    stated = ", ".join(f"{key} {values[key]}" for key in keys)
+    values = flatten(config.to_dict())
+    settings: list[str] = []
+    for key in default_recipe():
+        if key != "model.name":
+            settings.append(f"{key.rpartition('.')[2]} {values[key]}")
     return (
-        f"no model is given: training {config.model} by the default recipe ({stated}). "
+        f"no model is given: training {config.model} by the default recipe "
+        f"({', '.join(settings)}). "
         "For another model and the paper's recipe, add --model NAME"
     )

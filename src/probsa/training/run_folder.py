@@ -126,7 +126,8 @@ class RunFolder:
 
     def members(self, count: int | None = None) -> tuple["RunFolder", ...]:
         """Return the folders of the members of an ensemble (`count`, if known); else the run's."""
-        count = self.config().training.members if count is None else count
+        if count is None:
+            count = self.config().training.members
         if count == 1:
             return (self,)
         return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))
@@ -145,8 +146,10 @@ class RunFolder:
 
     def seconds(self) -> float:
         """Return how long the epochs took, of all members together."""
-        column = TextTable.read(self.metrics_file).rows if self.metrics_file.is_file() else []
-        return sum(float(row.get("seconds") or 0) for row in column)
+        if not self.metrics_file.is_file():
+            return 0.0
+        rows = TextTable.read(self.metrics_file).rows
+        return sum(float(row.get("seconds") or 0) for row in rows)
 
     def plot_training(self, ax: Axes | None = None) -> Axes:
         """Draw the losses of every epoch, with a colour for each member.
@@ -191,11 +194,28 @@ class RunFolder:
 WRITTEN_BY_LIBRARIES = ("*tensorboard/events.out.tfevents.*", "*wandb/*")
 """Patterns of the files that TensorBoard and trackers write into a run folder."""
 FILES_OF_A_RUN = (
-    "about.json", "cell.json", "covariates.json", "evaluation.json", "features.json", "leaks.csv",
-    "map_score.json", "mean_features.safetensors", "metrics.csv", "notes.json", "null_maps.*",
-    "prior.json", "recipe.json", "run.yaml", "split.json", "targets.json", "temperature.json",
-    "threshold.json", "tracker.json", "training_distance.*", "checkpoints/*.safetensors",
-)  # fmt: skip
+    "about.json",
+    "cell.json",
+    "checkpoints/*.safetensors",
+    "covariates.json",
+    "evaluation.json",
+    "features.json",
+    "leaks.csv",
+    "map_score.json",
+    "mean_features.safetensors",
+    "metrics.csv",
+    "notes.json",
+    "null_maps.*",
+    "prior.json",
+    "recipe.json",
+    "run.yaml",
+    "split.json",
+    "targets.json",
+    "temperature.json",
+    "threshold.json",
+    "tracker.json",
+    "training_distance.*",
+)
 """Patterns of the files that version 0.2 wrote for a run, or for a member of an ensemble."""
 RESULTS_OF_A_RUN = ("predictions/**/*", "maps/*.png", "tensorboard/events.out.tfevents.*")
 """Patterns of the files that version 0.2 wrote for the whole run."""
@@ -302,7 +322,8 @@ def open_run(
         remove_leftovers(path)
     if folder.config_file.is_file() and resume:
         changes = config_differences(folder.config(), config)
-        for key, (stored, requested) in changes.items():
+        if changes:
+            key, (stored, requested) = next(iter(changes.items()))
             more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
             raise InputError(
                 f"{path} was started with {key} = {stored!r}, not {requested!r}{more}: "
@@ -343,15 +364,25 @@ def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tup
 
     A missing key has its default value. Settings that only affect execution are ignored.
     """
-    one, other = ({**_defaults(c), **dict(leaves(c.to_dict()))} for c in (stored, requested))
-    pairs = {k: (one.get(k), other.get(k)) for k in {**one, **other} if k not in EXECUTION_KEYS}
-    return {k: (stated, wanted) for k, (stated, wanted) in pairs.items() if stated != wanted}
+    stored_values = _complete_values(stored)
+    requested_values = _complete_values(requested)
+    differences: dict[str, tuple[Any, Any]] = {}
+    for key in {**stored_values, **requested_values}:
+        pair = (stored_values.get(key), requested_values.get(key))
+        if key not in EXECUTION_KEYS and pair[0] != pair[1]:
+            differences[key] = pair
+    return differences
 
 
-def _defaults(config: RunConfig) -> dict[str, Any]:
+def _complete_values(config: RunConfig) -> dict[str, Any]:
+    """Return the plain values of a run by the full names of their keys, also model defaults."""
     from ..models import names
     from .runfile import run_keys
 
-    preset = config.model_arguments.get("preset", "paper")
-    keys = run_keys(config.model, preset) if config.model in names() else {}
-    return {k: plain(key.default) for k, key in keys.items() if key.section == "model"}
+    values: dict[str, Any] = {}
+    if config.model in names():
+        preset = config.model_arguments.get("preset", "paper")
+        for name, key in run_keys(config.model, preset).items():
+            if key.section == "model":
+                values[name] = plain(key.default)
+    return {**values, **dict(leaves(config.to_dict()))}

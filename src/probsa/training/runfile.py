@@ -22,14 +22,15 @@ from .validation import check_selection
 def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
     registration = look_up(model)
-    changed = {**(registration.original if preset == "original" else {}), PRESET: preset}
-    changed["n_classes"] = None  # determined from the labels unless it is given
-    keys = {k: v for k, v in section_keys().items() if v.section}
+    preset_values = dict(registration.original) if preset == "original" else {}
+    preset_values[PRESET] = preset
+    preset_values["n_classes"] = None  # determined from the labels unless it is given
+    keys = {name: key for name, key in section_keys().items() if key.section}
     keys["model.name"] = RunKey(
         name="model.name", annotation=str, required=True, help="Registered name."
     )
     for argument, parameter in registration.arguments.items():
-        default = changed.get(argument, parameter.default)
+        default = preset_values.get(argument, parameter.default)
         if argument not in FROM_DATA:
             keys[f"model.{argument}"] = RunKey(
                 name=f"model.{argument}",
@@ -54,8 +55,8 @@ def read_run(file: Path | str | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    given = given_run(file, flags)
-    return _run(given.model, given.values)
+    run = given_run(file, flags)
+    return _run(run.model, run.values)
 
 
 def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
@@ -63,11 +64,11 @@ def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
 
     They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
-    given = {key: (value, where) for key, value in values.items()}
-    model = registered_model(given)
-    values = flatten(given, arguments(model).keys() - FROM_DATA)
-    check_keys(model, values)
-    return _run(model, values)
+    settings = {key: (value, where) for key, value in values.items()}
+    model = registered_model(settings)
+    settings = flatten(settings, arguments(model).keys() - FROM_DATA)
+    check_keys(model, settings)
+    return _run(model, settings)
 
 
 def without_prior(config: RunConfig) -> RunConfig:
@@ -80,30 +81,35 @@ def without_prior(config: RunConfig) -> RunConfig:
     if config.training.kl_weight != 0:
         return config
     keys = run_keys(config.model)
-    given = {k: v for k, v in config.model_arguments.items() if v != keys[f"model.{k}"].default}
-    plain = plain_model(config.model, given)
-    if plain is None:
+    chosen_arguments: dict[str, Any] = {}
+    for argument, value in config.model_arguments.items():
+        if value != keys[f"model.{argument}"].default:
+            chosen_arguments[argument] = value
+    baseline = plain_model(config.model, chosen_arguments)
+    if baseline is None:
         return config
-    model, kept = plain
-    return checked_run(flatten({**config.to_dict(), "model": {"name": model, **kept}}))
+    model, model_arguments = baseline
+    return checked_run(flatten({**config.to_dict(), "model": {"name": model, **model_arguments}}))
 
 
-def _run(model: str, given: Given) -> RunConfig:
+def _run(model: str, settings: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    preset = given.get("model.preset", ("paper", ""))[0]
+    preset = settings.get("model.preset", ("paper", ""))[0]
     keys = run_keys(model, "original" if preset == "original" else "paper")
-    values = {k: key.default for k, key in keys.items() if key.section == "model"}
-    values |= {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
+    values = {name: key.default for name, key in keys.items() if key.section == "model"}
+    for name, (value, where) in settings.items():
+        values[name] = keys[name].read(value, where=where)
+    values["model.name"] = model
     if values.get("model.n_classes", 0) is None:
         del values["model.n_classes"]
-    config = RunConfig.of_keys(values | {"model.name": model})
-    # only a constructor knows which values fit one another, as the heads and the width: it is asked
-    # before a file is read
+    config = RunConfig.of_keys(values)
+    # Only a constructor knows which values fit one another, such as heads and width. A small model
+    # is built for that before a file is read.
     try:
-        built = build(model, in_dim=8, **config.model_arguments)
+        small_model = build(model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {model}: {e}") from e
-    check_selection(config.training, built, validation=True)
+    check_selection(config.training, small_model, validation=True)
     return config
 
 
@@ -112,23 +118,23 @@ def commented(config: RunConfig) -> str:
     keys = run_keys(config.model)
     lines = ["# probsa train --config THIS_FILE --out RUN_FOLDER"]
 
-    def state(name: str, value: Any, lead: str = "") -> None:
+    def add_key(name: str, value: Any, indent: str = "") -> None:
+        comment = f"{indent}# "
         lines.extend(
-            textwrap.wrap(
-                keys[name].help, 98, initial_indent=f"{lead}# ", subsequent_indent=f"{lead}# "
-            )
+            textwrap.wrap(keys[name].help, 98, initial_indent=comment, subsequent_indent=comment)
         )
-        text = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-        lines.append(f"{lead}{keys[name].short}: {text}")
+        text = yaml.safe_dump(value, default_flow_style=True)
+        text = text.removesuffix("\n...\n").strip()  # YAML's end of a document
+        lines.append(f"{indent}{keys[name].short}: {text}")
 
     for section, values in config.to_dict().items():
         lines.append("")
         if not isinstance(values, dict):
-            state(section, values)
+            add_key(section, values)
             continue
         lines.append(f"{section}:")
         for key, value in values.items():
-            state(f"{section}.{key}", value, "  ")
+            add_key(f"{section}.{key}", value, "  ")
     return "\n".join(lines) + "\n"
 
 
@@ -146,7 +152,8 @@ def run_schema(model: str | None) -> dict[str, Any]:
     }
     for key in run_keys(name).values():
         schema = {**json_schema(key.annotation), "description": key.help}
-        if (default := defaults.get(key.name, key.default)) is not None:
+        default = defaults.get(key.name, key.default)
+        if default is not None:
             schema["default"] = plain(default)
         parts[key.section]["properties"][key.short] = schema
         if key.required:

@@ -72,11 +72,15 @@ class TrackedRun(ABC):
             return
         try:
             for row in rows:
-                numbers = {k: float(v) for k, v in row.items() if v is not None and k != "epoch"}
-                self.log(numbers, epoch=int(row["epoch"] or 0))
+                values = {
+                    key: float(value)
+                    for key, value in row.items()
+                    if value is not None and key != "epoch"
+                }
+                self.log(values, epoch=int(row["epoch"] or 0))
         except self.errors() as error:
             self.stopped = True
-            log.warning("note: %s stopped, training goes on: %s", self.kind, _first(error))
+            log.warning("note: %s stopped, training goes on: %s", self.kind, _first_line(error))
             return
         self.state = replace(self.state, epoch=int(rows[-1]["epoch"] or 0))
         write_json(self.file, asdict(self.state))
@@ -108,24 +112,33 @@ class MLflowRun(TrackedRun):
             self.client.update_run(run, status="RUNNING")
             self.run = run
             return run
-        active, tags = mlflow.active_run(), {}
+        active = mlflow.active_run()
         if active is not None:
-            experiment, tags = active.info.experiment_id, {"mlflow.parentRunId": active.info.run_id}
+            experiment = active.info.experiment_id
+            tags = {"mlflow.parentRunId": active.info.run_id}
         else:
-            wanted = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-            known = self.client.get_experiment_by_name(wanted)
-            experiment = known.experiment_id if known else self.client.create_experiment(wanted)
+            experiment = self._experiment()
+            tags = {}
         created = self.client.create_run(experiment, run_name=folder.name, tags=tags)
         self.run = str(created.info.run_id)
-        parameter = import_module("mlflow.entities").Param
-        parameters = [parameter(k, str(v)) for k, v in leaves(config.to_dict())]
-        for k in range(0, len(parameters), MOST):
-            self.client.log_batch(self.run, params=parameters[k : k + MOST])
+        param_class = import_module("mlflow.entities").Param
+        params = [param_class(key, str(value)) for key, value in leaves(config.to_dict())]
+        for start in range(0, len(params), MOST):
+            self.client.log_batch(self.run, params=params[start : start + MOST])
         return self.run
 
+    def _experiment(self) -> str:
+        """Return MLflow's number of the experiment of runs, which is created if needed."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
+            return self.client.create_experiment(name)
+        return experiment.experiment_id
+
     def log(self, row: Mapping[str, float], *, epoch: int) -> None:
-        metric, now = import_module("mlflow.entities").Metric, int(time.time() * 1000)
-        metrics = [metric(key, value, now, epoch) for key, value in row.items()]
+        metric_class = import_module("mlflow.entities").Metric
+        now = int(time.time() * 1000)  # MLflow counts milliseconds
+        metrics = [metric_class(key, value, now, epoch) for key, value in row.items()]
         self.client.log_batch(self.run, metrics=metrics)
 
     def finish(self, *, failed: bool) -> None:
@@ -184,15 +197,18 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
     cls = TRACKERS[tracker]
     with imports_from(tracker, tracker):
         errors = cls.errors()
-    stored, file = None, folder.path / "tracker.json"
+    file = folder.path / "tracker.json"
+    stored = None
     if file.is_file():
         stored = read_record(StoredTracker, file, advice="remove it to begin a new tracked run")
-        stored = stored if stored.tracker == tracker else None
+    if stored is not None and stored.tracker != tracker:
+        stored = None  # an earlier process used the other tracker
     try:
         run = cls(stored, config, folder)
     except errors as error:
         raise InputError(
-            f"{tracker} cannot track this run ({_first(error)}): {cls.remedy}, or leave tracker out"
+            f"{tracker} cannot track this run ({_first_line(error)}): {cls.remedy}, or leave "
+            "tracker out"
         ) from error
     failed = True
     try:
@@ -203,8 +219,8 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
         try:
             run.finish(failed=failed)
         except errors as error:
-            log.warning("note: %s could not end its run: %s", tracker, _first(error))
+            log.warning("note: %s could not end its run: %s", tracker, _first_line(error))
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

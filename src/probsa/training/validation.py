@@ -53,10 +53,12 @@ def validation_scores(
     p = np.asarray(predicted, dtype=np.float64)
     y = np.array(targets, dtype=np.float64).reshape(len(p), -1)
     if nll is None:
-        full = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
-        of_label = np.take_along_axis(full, y.astype(np.int64), axis=1)
-        nll = -np.log(np.maximum(of_label, SMALLEST))
-    return {**{c: kind.validation_score(y, p) for c in columns}, "val_nll": float(nll.mean())}
+        # one column is p(Y = 1)
+        p_classes = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
+        p_label = np.take_along_axis(p_classes, y.astype(np.int64), axis=1)
+        nll = -np.log(np.maximum(p_label, SMALLEST))
+    scores = {column: kind.validation_score(y, p) for column in columns}
+    return {**scores, "val_nll": float(nll.mean())}
 
 
 def chosen_row(rule: Select, history: Sequence[Row]) -> Row:
@@ -83,7 +85,8 @@ def check_selection(settings: TrainingConfig, model: Model, *, validation: bool)
         InputError: the weights of the model cannot be averaged, epochs are compared without
             validation bags, or `patience` ends what the rule counts on.
     """
-    rule, patience = settings.select, settings.patience
+    rule = settings.select
+    patience = settings.patience
     reason = why_not_averaged(model) if rule == "ema-nll" else None
     if reason is not None:
         raise InputError(
@@ -95,14 +98,18 @@ def check_selection(settings: TrainingConfig, model: Model, *, validation: bool)
             f"select is {rule!r}, which keeps the weights at the end of all epochs, but patience "
             f"is {patience}, which ends training early: leave one of the two out"
         )
-    compares = {"nll": "select is 'nll'", "ema-nll": "select is 'ema-nll'"}.get(rule)
+    if validation:
+        return
     if settings.schedule == "plateau":
-        compares = "schedule is 'plateau'"
-    if compares and not validation:
-        raise InputError(
-            f"{compares}, which compares epochs on validation bags, but there are no validation "
-            "bags: choose another (select: last, schedule: constant), or give some"
-        )
+        setting = "schedule is 'plateau'"
+    elif rule in ("nll", "ema-nll"):
+        setting = f"select is {rule!r}"
+    else:
+        return
+    raise InputError(
+        f"{setting}, which compares epochs on validation bags, but there are no validation "
+        "bags: choose another (select: last, schedule: constant), or give some"
+    )
 
 
 def why_not_averaged(model: Model) -> str | None:
