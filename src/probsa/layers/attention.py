@@ -128,12 +128,13 @@ class AttentionPosterior(nn.Module):
             self.prior = LearnedPrior(prior or PriorOptions(), field or FieldOptions())
         t = self.trunk.out_dim
         self.columns = columns
+        out_dim = 1 if columns is None else columns
         bias = trunk == "mlp" if mean_bias is None else mean_bias
-        self.mean = nn.Linear(t, 1 if columns is None else columns, bias=bias)
+        self.mean = nn.Linear(t, out_dim, bias=bias)
         # skip_init draws no numbers, so one seed gives Dirac and Diag the same other weights.
         self.log_variance: nn.Linear | None = None
         if kind != "dirac":
-            head = nn.utils.skip_init(nn.Linear, t, 1 if columns is None else columns)
+            head = nn.utils.skip_init(nn.Linear, t, out_dim)
             assert isinstance(head, nn.Linear)
             nn.init.zeros_(head.weight)
             nn.init.constant_(head.bias, self._unbounded(sampling.initial_log_variance))
@@ -144,15 +145,18 @@ class AttentionPosterior(nn.Module):
         t = full_precision(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
             mean = self.mean(t)
+            if self.columns is None:
+                mean = mean[:, 0]
             level = 0.0
             if self.level != 0.0:
                 level = torch.tensor(self.level, dtype=mean.dtype, device=mean.device)
-                mean = mean - level if self.prior is None else mean
+                if self.prior is None:  # a field subtracts the level itself, after smoothing
+                    mean = mean - level
             if self.log_variance is None:
-                return Dirac(mean[:, 0] if self.columns is None else mean, level)
+                return Dirac(mean, level)
             variance = self._bounded(self.log_variance(t)).exp()
             if self.columns is None:
-                mean, variance = mean[:, 0], variance[:, 0]
+                variance = variance[:, 0]
             if self.prior is None:
                 return Diagonal(mean, variance, level)
             assert bags is not None, "a field needs the bags' graphs"
@@ -163,7 +167,8 @@ class AttentionPosterior(nn.Module):
         if self.bounds is None:
             return ell
         low, high = self.bounds
-        centre, reach = (low + high) / 2, (high - low) / 2
+        centre = (low + high) / 2
+        reach = (high - low) / 2
         return centre + reach * ((ell - centre) / reach).tanh()
 
     def _unbounded(self, value: float) -> float:
@@ -172,5 +177,6 @@ class AttentionPosterior(nn.Module):
         low, high = self.bounds
         if not low < value < high:
             raise InputError(f"initial_log_variance {value} lies outside the bounds {low}, {high}")
-        centre, reach = (low + high) / 2, (high - low) / 2
+        centre = (low + high) / 2
+        reach = (high - low) / 2
         return centre + reach * math.atanh((value - centre) / reach)

@@ -7,7 +7,7 @@ Shapes: n instances, t cells, o windows, k2 cells in a window.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..core import Bags, check_stride
@@ -28,8 +28,10 @@ class Cells:
         cls, row: Tensor, col: Tensor, *, height: int, width: int, whole: bool = False
     ) -> "Cells":
         """Return the distinct cells among these; `whole`: every cell of the map."""
-        every = torch.arange(height * width, device=row.device) if whole else None
-        key = (row * width + col).unique() if every is None else every
+        if whole:
+            key = torch.arange(height * width, device=row.device)
+        else:
+            key = (row * width + col).unique()
         return cls(row=key // width, col=key % width, height=height, width=width)
 
     def __len__(self) -> int:
@@ -37,10 +39,12 @@ class Cells:
 
     def find(self, row: Int[Tensor, " *w"], col: Int[Tensor, " *w"]) -> Int[Tensor, " *w"]:
         """Return the index of each given cell, or `len(cells)` if it is not one of the tokens."""
-        keys, wanted = self.row * self.width + self.col, row * self.width + col
-        index = torch.searchsorted(keys, wanted.contiguous()).clamp_max(len(keys) - 1)
+        keys = self.row * self.width + self.col
+        key = row * self.width + col
+        index = torch.searchsorted(keys, key.contiguous()).clamp_max(len(keys) - 1)
+        # a column beyond the edge would have the key of a cell of another row
         inside = (col >= 0) & (col < self.width)
-        return torch.where(inside & (keys[index] == wanted), index, len(keys))
+        return torch.where(inside & (keys[index] == key), index, len(keys))
 
     def windows(self, centres: "Cells", *, size: int, stride: int = 1) -> Int[Tensor, "o k2"]:
         """Return the cells of the window around each centre, row by row, as `find` does.
@@ -60,18 +64,15 @@ class Cells:
             stride: Distance between the centres of neighbouring windows.
             whole: Return all windows of the map, including empty ones.
         """
-        height, width = (self.height - 1) // stride + 1, (self.width - 1) // stride + 1
-        reach = size // 2
-        steps = torch.arange(2 * reach // stride + 1, device=self.row.device)
-        centres, kept = [], []
-        for at, count in ((self.row, height), (self.col, width)):
-            # the centres i with |stride · i − at| ≤ reach, on one axis
-            i = -((reach - at) // stride)[:, None] + steps
-            centres.append(i)
-            kept.append((i >= 0) & (i < count) & (i * stride <= at[:, None] + reach))
-        both = kept[0][:, :, None] & kept[1][:, None, :]
-        row, col = centres[0][:, :, None].expand_as(both), centres[1][:, None, :].expand_as(both)
-        return Cells.among(row[both], col[both], height=height, width=width, whole=whole)
+        height = (self.height - 1) // stride + 1
+        width = (self.width - 1) // stride + 1
+        rows, has_row = _centres(self.row, height, size=size, stride=stride)
+        cols, has_col = _centres(self.col, width, size=size, stride=stride)
+        # every pair of a centre on both axes
+        contains = has_row[:, :, None] & has_col[:, None, :]
+        row = rows[:, :, None].expand_as(contains)[contains]
+        col = cols[:, None, :].expand_as(contains)[contains]
+        return Cells.among(row, col, height=height, width=width, whole=whole)
 
     def interpolated(
         self, values: Float[Tensor, " t"], finer: "Cells", *, stride: int
@@ -79,17 +80,28 @@ class Cells:
         """Return the values at the cells of a finer map, bilinear between these; 0 if missing."""
         padded = torch.nn.functional.pad(values, (0, 1))
         total = torch.zeros(len(finer), dtype=values.dtype, device=values.device)
-        for i, of_i in _neighbours(finer.row, stride, last=self.height - 1):
-            for j, of_j in _neighbours(finer.col, stride, last=self.width - 1):
-                total = total + padded[self.find(i, j)] * (of_i * of_j).to(values.dtype)
+        for i, weight_i in _neighbours(finer.row, stride, last=self.height - 1):
+            for j, weight_j in _neighbours(finer.col, stride, last=self.width - 1):
+                total = total + padded[self.find(i, j)] * (weight_i * weight_j).to(values.dtype)
         return total
+
+
+def _centres(
+    at: Int[Tensor, " t"], count: int, *, size: int, stride: int
+) -> tuple[Int[Tensor, "t steps"], Bool[Tensor, "t steps"]]:
+    """Return the centres i with |stride · i − at| ≤ size // 2 on one axis, and which exist."""
+    reach = size // 2
+    steps = torch.arange(2 * reach // stride + 1, device=at.device)
+    i = -((reach - at) // stride)[:, None] + steps
+    return i, (i >= 0) & (i < count) & (i * stride <= at[:, None] + reach)
 
 
 def _neighbours(at: Tensor, stride: int, *, last: int) -> list[tuple[Tensor, Tensor]]:
     """Return the two centres around each cell on one axis, with their weights."""
     low = at // stride
     part = (at - low * stride).double() / stride
-    return [(low.clamp_max(last), 1 - part), ((low + (part > 0)).clamp_max(last), part)]
+    high = low + (part > 0)
+    return [(low.clamp_max(last), 1 - part), (high.clamp_max(last), part)]
 
 
 def grid_cells(bags: Bags) -> list[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]:
@@ -101,16 +113,17 @@ def grid_cells(bags: Bags) -> list[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]:
         BagError: If coordinates have more than two axes or are not finite, or a stride is invalid.
     """
     assert bags.coords is not None, "models check this"
-    strides, parts = bags.stride or (None,) * len(bags), bags.coords.split(list(bags.sizes))
+    strides = bags.stride or (None,) * len(bags)
+    bag_coords = bags.coords.split(list(bags.sizes))
     places = []
-    for name, stride, given in zip(bags.names, strides, parts, strict=True):
-        if given.shape[1] not in (1, 2) or not bool(given.isfinite().all()):
+    for name, stride, c in zip(bags.names, strides, bag_coords, strict=True):
+        if c.shape[1] not in (1, 2) or not bool(c.isfinite().all()):
             raise BagError(
                 f"bag {name!r}: coordinates are finite (x, y) or slice positions, not "
-                f"{given.shape[1]} numbers per instance, NaN or inf"
+                f"{c.shape[1]} numbers per instance, NaN or inf"
             )
-        # the slices of a scan are one column
-        c = given if given.shape[1] == 2 else torch.cat([torch.zeros_like(given), given], 1)
+        if c.shape[1] == 1:
+            c = torch.cat([torch.zeros_like(c), c], 1)  # the slices of a scan are one column
         if stride is None:
             stride = check_stride(c.detach().cpu(), stride=None, name=name)
         if not 0 < stride < float("inf"):

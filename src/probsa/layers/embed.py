@@ -33,8 +33,12 @@ class Embed(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        outs = () if widths is None else (widths,) if isinstance(widths, int) else tuple(widths)
-        dims = (in_dim, *outs)
+        if widths is None:
+            dims = (in_dim,)
+        elif isinstance(widths, int):
+            dims = (in_dim, widths)
+        else:
+            dims = (in_dim, *widths)
         if min(dims) < 1:
             raise InputError(
                 f"embed is {widths} on {in_dim} features; expected widths of at least 1"

@@ -45,14 +45,16 @@ class InstanceEvidence(nn.Module):
         super().__init__()
         check_value("k_sample", k, PositiveInt)
         check_value("instance_loss", loss, InstanceLoss)
-        self.k, self.others, self.kind = k, others, loss
+        self.k = k
+        self.others = others
+        self.kind = loss
         self.classifiers = nn.ModuleList(nn.Linear(dim, 2) for _ in range(classes))
 
     def forward(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "n classes 2"]:
         """Return the logits of every classifier for every instance."""
-        layers = [m for m in self.classifiers if isinstance(m, nn.Linear)]
-        weight = torch.cat([m.weight for m in layers])
-        bias = torch.cat([m.bias for m in layers])
+        layers = [layer for layer in self.classifiers if isinstance(layer, nn.Linear)]
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
         return nn.functional.linear(h, weight, bias).view(len(h), -1, 2)
 
     def loss(
@@ -67,10 +69,10 @@ class InstanceEvidence(nn.Module):
         for chosen in self.choose(score, y, sizes):
             scores = logits[chosen.rows, chosen.classes]
             if self.kind == "svm":
-                each = smooth_top1_svm(scores, chosen.targets)
+                losses = smooth_top1_svm(scores, chosen.targets)
             else:
-                each = nn.functional.cross_entropy(scores, chosen.targets, reduction="none")
-            total = total + segment_mean(each, chosen.sizes)
+                losses = nn.functional.cross_entropy(scores, chosen.targets, reduction="none")
+            total = total + segment_mean(losses, chosen.sizes)
         return total / len(self.classifiers) if self.others else total
 
     def choose(
@@ -86,17 +88,19 @@ class InstanceEvidence(nn.Module):
             y: Class of each bag.
             sizes: Number of instances of each bag.
         """
-        counts, score = torch.tensor(sizes, device=y.device), score.detach().view(len(score), -1)
+        counts = torch.tensor(sizes, device=y.device)
+        score = score.detach().view(len(score), -1)
+        # a shift of 0 is the bag's own class
         for shift in range(len(self.classifiers) if self.others else 1):
             c = (y + shift) % len(self.classifiers)
             column = c if score.shape[1] > 1 else torch.zeros_like(c)
             s = score.gather(1, column.repeat_interleave(counts)[:, None])[:, 0]
-            parts = segment_topk(s, sizes, k=self.k)
-            targets = [torch.full_like(part, int(shift == 0)) for part in parts]
+            bag_rows = segment_topk(s, sizes, k=self.k)
+            targets = [torch.full_like(rows, int(shift == 0)) for rows in bag_rows]
             if shift == 0:
-                low = segment_topk(s, sizes, k=self.k, largest=False)
-                parts = [torch.cat(pair) for pair in zip(parts, low, strict=True)]
-                targets = [torch.cat([one, torch.zeros_like(one)]) for one in targets]
-            lengths = [len(part) for part in parts]
+                least = segment_topk(s, sizes, k=self.k, largest=False)
+                bag_rows = [torch.cat(pair) for pair in zip(bag_rows, least, strict=True)]
+                targets = [torch.cat([ones, torch.zeros_like(ones)]) for ones in targets]
+            lengths = [len(rows) for rows in bag_rows]
             classes = c.repeat_interleave(torch.tensor(lengths, device=c.device))
-            yield Chosen(torch.cat(parts), classes, torch.cat(targets), lengths)
+            yield Chosen(torch.cat(bag_rows), classes, torch.cat(targets), lengths)

@@ -38,22 +38,24 @@ class PoolingRecord:
     def __init__(
         self, *, bias: Float[Tensor, " classes"], likelihood: Likelihood, samples: int
     ) -> None:
-        self.bias, self.likelihood, self.most = bias, likelihood, samples
+        self.bias = bias
+        self.likelihood = likelihood
+        self.most = samples
         self.count = 0
         self._scores: list[Tensor] = []
         self._values: list[Tensor] = []
 
     def add(self, scores: Scores, values: Values) -> None:
         """Add a block of samples, with the arguments of `BagExplainer.add`."""
-        taken = min(scores.shape[-2], self.most - self.count)
-        if taken == 0:
+        count = min(scores.shape[-2], self.most - self.count)
+        if count == 0:
             return
-        self.count += taken
+        self.count += count
         block = scores if scores.ndim == 3 else scores[None]
-        self._scores.append(block[:, :taken].double())
+        self._scores.append(block[:, :count].double())
         if values.ndim == 3:
-            self._values.append(values[:, :taken].double())
-        elif not self._values:
+            self._values.append(values[:, :count].double())
+        elif not self._values:  # the same values for all samples
             self._values.append(values[:, None].double())
 
     def after_removal(
@@ -73,8 +75,11 @@ class PoolingRecord:
         Raises:
             InputError: The counts do not ascend, or lie outside 0 to n.
         """
-        f_csn, v_csn = torch.cat(self._scores, 1), torch.cat(self._values, 1)
-        n, steps, bias = f_csn.shape[2], [*counts], self.bias.double()[:, None]
+        f_csn = torch.cat(self._scores, 1)
+        v_csn = torch.cat(self._values, 1)
+        n = f_csn.shape[2]
+        steps = [*counts]
+        bias = self.bias.double()[:, None]
         if steps != sorted(steps) or not steps or steps[0] < 0 or steps[-1] > n:
             raise InputError(f"counts are {steps}: expected ascending numbers from 0 to {n}")
         e_cns = (f_csn - f_csn.amax(2, keepdim=True)).exp_().transpose(1, 2).contiguous()
@@ -95,10 +100,11 @@ class PoolingRecord:
                 behind = F.pad(sums.flip(1).cumsum(1), (0, 0, 1, 0)).flip(1)
                 totals[0].append(behind[:, first])
                 totals[1].append(F.pad(sums.cumsum(1), (0, 0, 1, 0))[:, last])
-            for end, (kept, values) in enumerate(totals):
-                logits = values / kept.clamp_min(VANISHING_DOUBLE) + bias[:, None]
-                lost = (kept < VANISHING_DOUBLE).any(2).any(0)
-                for k in lost.nonzero().flatten().tolist():  # from the softmax of what is left
+            for end, (weights, values) in enumerate(totals):
+                logits = values / weights.clamp_min(VANISHING_DOUBLE) + bias[:, None]
+                underflowed = (weights < VANISHING_DOUBLE).any(2).any(0)
+                for k in underflowed.nonzero().flatten().tolist():
+                    # from the softmax of the instances that are left
                     rest = order[: n - steps[k]] if end else order[steps[k] :]
                     a = f_csn[:, :, rest].softmax(2)
                     logits[:, k] = (a * v_csn[:, :, rest]).sum(2) + bias
@@ -134,9 +140,13 @@ class BagExplainer:
     """
 
     def __init__(self, *, bias: Float[Tensor, " classes"], likelihood: Likelihood) -> None:
-        self.bias, self.likelihood, self.samples = bias, likelihood, 0
-        self._contributed = self._lost = bias.new_zeros(())
-        self._record, recording = None, _recording.get()
+        self.bias = bias
+        self.likelihood = likelihood
+        self.samples = 0
+        self._contributed = bias.new_zeros(())
+        self._lost = bias.new_zeros(())
+        self._record: PoolingRecord | None = None
+        recording = _recording.get()
         if recording is not None:
             samples, records = recording
             self._record = PoolingRecord(bias=bias, likelihood=likelihood, samples=samples)
@@ -163,12 +173,13 @@ class BagExplainer:
         part = a * v
         self._contributed = self._contributed + part.sum(1)
         whole = part.sum(-1)
+        # (ℓ − b − a_n v_n) / (1 − a_n), in place; both signs are changed
         rest = part.sub_(whole[..., None]).div_(a - 1)
         self._mend_largest(rest, scores, a, v)
-        base = self.bias[:, None]
-        lost = _total_probability(self.likelihood, whole + base)[:, None]
-        lost = lost - _total_probability(self.likelihood, rest.add_(base[..., None]))
-        self._lost = self._lost + lost
+        bias = self.bias[:, None]
+        p_whole = _total_probability(self.likelihood, whole + bias)[:, None]
+        p_rest = _total_probability(self.likelihood, rest.add_(bias[..., None]))
+        self._lost = self._lost + (p_whole - p_rest)
         self.samples += a.shape[-2]
 
     @property
@@ -199,9 +210,9 @@ class BagExplainer:
         others = a[at.unbind(1)].scatter(1, top, 0.0)
         totals = others.sum(1)
         # the others' weights may underflow: then only their logits still tell them apart
-        lost = totals < VANISHING
-        again = scores[at[lost].unbind(1)].scatter(1, top[lost], -torch.inf)
-        others = (others / totals[:, None]).index_put((lost,), again.softmax(1))
+        underflowed = totals < VANISHING
+        logits = scores[at[underflowed].unbind(1)].scatter(1, top[underflowed], -torch.inf)
+        others = (others / totals[:, None]).index_put((underflowed,), logits.softmax(1))
         sample = at[:, -1]
         for c in [at[:, 0]] if a.ndim == 3 else torch.arange(len(rest)).split(1):
             values = v[c, sample if v.shape[1] > 1 else 0]

@@ -93,8 +93,8 @@ def normalised(arcs: Arcs) -> Arcs:
 
 def row_sum(arcs: Arcs, values: Float[Tensor, "a d"]) -> Float[Tensor, "n d"]:
     """Return, for each instance, the sum of the values of its incoming arcs."""
-    every = torch.arange(len(arcs.rows), device=arcs.rows.device)
-    return F.embedding_bag(every, values, arcs.starts, mode="sum")
+    all_arcs = torch.arange(len(arcs.rows), device=arcs.rows.device)
+    return F.embedding_bag(all_arcs, values, arcs.starts, mode="sum")
 
 
 def propagate(arcs: Arcs, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -133,11 +133,12 @@ def aggregate_softmax(
     # exp(−limit), its inverse, and their products with gradients must stay normal numbers.
     limit = 0.45 * math.log(torch.finfo(m.dtype).max)
     if tm.numel() and bool(tm.detach().min() < -limit):
-        parts = m.split(max(1, BLOCK // max(1, len(arcs.rows))), 1)
-        return torch.cat([checkpoint(_by_arc, arcs, v, t, use_reentrant=False) for v in parts], 1)
-    plain = arcs.with_weights(torch.ones_like(arcs.weights))
+        channels = m.split(max(1, BLOCK // max(1, len(arcs.rows))), 1)
+        sums = [checkpoint(_by_arc, arcs, part, t, use_reentrant=False) for part in channels]
+        return torch.cat(sums, 1)
+    unweighted = arcs.with_weights(torch.ones_like(arcs.weights))
     e = tm.exp()
-    return _quotient(propagate(plain, e * m), propagate(plain, e))
+    return _quotient(propagate(unweighted, e * m), propagate(unweighted, e))
 
 
 def _by_arc(arcs: Arcs, m: Float[Tensor, "n d"], t: Float[Tensor, " one"]) -> Float[Tensor, "n d"]:

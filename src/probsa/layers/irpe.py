@@ -60,14 +60,17 @@ class Places:
 
     def buckets(self, table: Int[Tensor, "9 9"], rows: slice) -> Int[Tensor, "b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
-        row, col = (F.pad(v, (int(self.first), 0)) for v in (self.row, self.col))
-        down, right = ((v[rows, None] - v).clamp_(-REACH, REACH) + REACH for v in (row, col))
+        row = F.pad(self.row, (int(self.first), 0))
+        col = F.pad(self.col, (int(self.first), 0))
+        # offsets, clipped to the reach of the table and counted from 0
+        down = (row[rows, None] - row).clamp_(-REACH, REACH) + REACH
+        right = (col[rows, None] - col).clamp_(-REACH, REACH) + REACH
         buckets = table.flatten()[down * table.shape[1] + right]
         if self.first:
-            own = table.max() + 1
-            buckets[:, 0] = own
+            class_bucket = table.max() + 1
+            buckets[:, 0] = class_bucket
             if rows.start == 0:
-                buckets[0] = own
+                buckets[0] = class_bucket
         return buckets
 
 
@@ -90,9 +93,9 @@ class Relative(nn.Module):
     def bias(self, rows: slice, places: Places) -> Float[Tensor, "h b t"]:
         """Return the term to add to the logits of the queries in `rows`."""
         (biases,) = self.tables["q"].parameters()
-        of_keys = places.buckets(self.distances, rows).T
-        profile = biases[:, None].expand(-1, len(of_keys), -1)
-        return profile.gather(2, of_keys.expand(len(biases), -1, -1)).mT
+        buckets = places.buckets(self.distances, rows).T  # (keys, queries)
+        profile = biases[:, None].expand(-1, len(buckets), -1)
+        return profile.gather(2, buckets.expand(len(biases), -1, -1)).mT
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +127,19 @@ class RelativeAttention:
         """Return the weighted values of all queries, in blocks of queries."""
         h, t, _ = self.q.shape
         if self.relative is None and not dropout:
-            q, k, v = (part[None] for part in (self.q, self.k, self.v))
+            # a batch of one, as the fused kernels need it
+            q = self.q[None]
+            k = self.k[None]
+            v = self.v[None]
             return F.scaled_dot_product_attention(q, k, v, scale=self.scale)[0]
 
         def block(rows: slice) -> Tensor:
             return self.pooled(F.dropout(self.weights(rows), dropout))
 
         step = max(1, BLOCK.get(self.q.device.type, KEEP) // (h * t))
-        run = recomputed(block) if h * t * t > KEEP else block
-        return torch.cat([run(slice(s, min(s + step, t))) for s in range(0, t, step)], 1)
+        compute = recomputed(block) if h * t * t > KEEP else block
+        starts = range(0, t, step)
+        return torch.cat([compute(slice(start, min(start + step, t))) for start in starts], 1)
 
 
 def recomputed(block: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:

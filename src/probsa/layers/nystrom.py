@@ -101,8 +101,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _window_means(t: Float[Tensor, "heads r d"], width: int) -> Float[Tensor, "heads m d"]:
     """Return means over windows of rows; only the first window may be shorter than `width`."""
     first = (t.shape[1] - 1) % width + 1
-    rest = t[:, first:].unflatten(1, (-1, width)).mean(2) if t.shape[1] > first else t[:, :0]
-    return torch.cat([t[:, :first].mean(1, keepdim=True), rest], 1)
+    first_mean = t[:, :first].mean(1, keepdim=True)
+    if t.shape[1] == first:
+        return first_mean
+    return torch.cat([first_mean, t[:, first:].unflatten(1, (-1, width)).mean(2)], 1)
 
 
 class NystromLayer(nn.Module):
@@ -126,24 +128,28 @@ class NystromLayer(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.convolution = None
         if options.convolution:
-            how = {"padding": (TAPS // 2, 0), "groups": heads, "bias": False}
-            self.convolution = nn.Conv2d(heads, heads, (TAPS, 1), **how)
+            self.convolution = nn.Conv2d(
+                heads, heads, (TAPS, 1), padding=(TAPS // 2, 0), groups=heads, bias=False
+            )
         self.out = nn.Linear(dim, dim) if options.out_proj else nn.Identity()
         self.dropout = nn.Dropout(options.dropout)
 
     def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[BagAttention]:
         """Return the attention of each bag."""
-        o, bags = self.options, []
-        qkv = self.qkv(self.norm(x)).unflatten(1, (3, o.heads, -1)).permute(1, 2, 0, 3)
+        options = self.options
+        m = options.landmarks
+        qkv = self.qkv(self.norm(x)).unflatten(1, (3, options.heads, -1)).permute(1, 2, 0, 3)
+        bags: list[BagAttention] = []
         with torch.autocast(x.device.type, enabled=False):
             for part, n in zip(full_precision(qkv).split(list(sizes), 2), sizes, strict=True):
-                width = -(-n // o.landmarks)
-                q, k, v = (
-                    part if o.mask_padding else F.pad(part, (0, 0, width * o.landmarks - n, 0))
-                )
-                q_bar, k_bar = _window_means(q, width), _window_means(k, width)
+                width = -(-n // m)  # rounded up, so that there are at most m windows
+                if not options.mask_padding:
+                    part = F.pad(part, (0, 0, width * m - n, 0))
+                q, k, v = part
+                q_bar = _window_means(q, width)
+                k_bar = _window_means(k, width)
                 a = (q_bar @ k_bar.mT * q.shape[2] ** -0.5).softmax(-1)
-                z = pseudo_inverse(a, iterations=o.pinv_iterations)
+                z = pseudo_inverse(a, iterations=options.pinv_iterations)
                 bags.append(BagAttention(q=q, k=k, v=v, q_bar=q_bar, k_bar=k_bar, inverse=z))
         return bags
 
@@ -152,9 +158,11 @@ class NystromLayer(nn.Module):
         updates = []
         for bag, n in zip(bags, sizes, strict=True):
             with torch.autocast(bag.q.device.type, enabled=False):
-                o = bag.result()
-                o = o + self.convolution(bag.v[None])[0] if self.convolution else o
-            updates.append(o[:, -n:].transpose(0, 1).flatten(1))
+                attended = bag.result()
+                if self.convolution is not None:
+                    attended = attended + self.convolution(bag.v[None])[0]
+            # without the padding, which is in front
+            updates.append(attended[:, -n:].transpose(0, 1).flatten(1))
         return self.dropout(self.out(torch.cat(updates)))
 
     def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:

@@ -63,7 +63,8 @@ class SoftMaximum(nn.Module):
 
     def forward(self, like: Tensor) -> Readout:
         """Return the readout, in the dtype of `like`."""
-        alpha, beta = (v.exp().to(like.dtype) for v in (self.log_alpha, self.log_beta))
+        alpha = self.log_alpha.exp().to(like.dtype)
+        beta = self.log_beta.exp().to(like.dtype)
         bias = self.bias.to(like.dtype)
         if self.level != 0.0:
             bias = bias + alpha * torch.tensor(self.level, dtype=like.dtype, device=like.device)
@@ -77,12 +78,16 @@ def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, 
     """
     with without_autocast(values):
         if not scores.is_cuda:
-            parts = zip(scores.split(list(sizes), -1), values.split(list(sizes), -1), strict=True)
-            return torch.stack([weigh(s.softmax(-1), v) for s, v in parts])
-        # one kernel for all bags; (n, classes, s)
-        a, v = (x.movedim(-1, 0) for x in (scores, values))
-        a = segment_softmax(a if a.ndim == 3 else a[:, None], sizes)
-        return segment_sum(a * (v if v.ndim == 3 else v[..., None]), sizes).transpose(1, 2)
+            bags = zip(scores.split(list(sizes), -1), values.split(list(sizes), -1), strict=True)
+            return torch.stack([weigh(s.softmax(-1), v) for s, v in bags])
+        # one kernel for all bags: both become (n, classes, s)
+        s = scores.movedim(-1, 0)
+        if s.ndim == 2:
+            s = s[:, None]
+        v = values.movedim(-1, 0)
+        if v.ndim == 2:
+            v = v[..., None]
+        return segment_sum(segment_softmax(s, sizes) * v, sizes).transpose(1, 2)
 
 
 def weigh(a: Scores, values: Values) -> Float[Tensor, "s classes"]:
@@ -95,9 +100,9 @@ def weigh(a: Scores, values: Values) -> Float[Tensor, "s classes"]:
 def cached_blocks(scores: Scores, values: Values) -> Iterator[tuple[Scores, Values]]:
     """Yield the samples of one bag, so many at a time that a block stays in cache."""
     step = max(1, BLOCK // scores.shape[-1])
-    for k in range(0, scores.shape[-2], step):
-        of_samples = values if values.ndim == 2 else values[:, k : k + step]
-        yield scores[..., k : k + step, :], of_samples
+    for start in range(0, scores.shape[-2], step):
+        samples = slice(start, start + step)
+        yield scores[..., samples, :], values if values.ndim == 2 else values[:, samples]
 
 
 def pool_vectors(
@@ -139,9 +144,9 @@ class WeightSums:
     def add(self, a: Scores) -> None:
         """Add the weights of some samples."""
         self.above += (a > self.uniform).sum(-2)
-        apart = a - self.centre
-        self.one += apart.sum(-2)
-        self.two += apart.square_().sum(-2)
+        difference = a - self.centre
+        self.one += difference.sum(-2)
+        self.two += difference.square_().sum(-2)
         self.count += a.shape[-2]
 
     def result(self) -> SampledWeights:

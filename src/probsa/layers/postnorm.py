@@ -25,7 +25,8 @@ class MultiHead(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {dim}")
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = dropout
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.qkv.weight)
@@ -54,7 +55,9 @@ class MultiHead(nn.Module):
         q_bqhe = F.linear(y, w_q, b_q).unflatten(2, split)
         folded = torch.einsum("bqhe,hed->bqhd", q_bqhe, w_k.unflatten(0, split))
         folded = folded.flatten(1, 2) * q_bqhe.shape[3] ** -0.5
-        pooled, mass, means = [], [], []
+        pooled = []
+        mass = []
+        means = []
         for f_sd, x_nd in zip(folded, x.split(list(sizes)), strict=True):
             a_sn = (f_sd @ x_nd.T).softmax(1)
             means.append(a_sn.detach().unflatten(0, (-1, self.heads)).mean(1).T)
@@ -69,9 +72,12 @@ class MultiHead(nn.Module):
 
 
 def _feed_forward(dim: int, hidden: int, dropout: float) -> nn.Sequential:
-    first, second = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
-    steps = {"first": first, "relu": nn.ReLU(), "dropout": nn.Dropout(dropout), "second": second}
-    return nn.Sequential(OrderedDict(steps))
+    steps = OrderedDict[str, nn.Module]()
+    steps["first"] = nn.Linear(dim, hidden)
+    steps["relu"] = nn.ReLU()
+    steps["dropout"] = nn.Dropout(dropout)
+    steps["second"] = nn.Linear(hidden, dim)
+    return nn.Sequential(steps)
 
 
 class PostNormLayer(nn.Module):
@@ -88,7 +94,8 @@ class PostNormLayer(nn.Module):
         super().__init__()
         self.attention = MultiHead(dim, heads=heads, dropout=dropout)
         self.feed = _feed_forward(dim, hidden, dropout)
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, y: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
@@ -107,7 +114,9 @@ class QueryLayer(nn.Module):
         self.queries = MultiHead(dim, heads=heads, dropout=dropout)
         self.instances = MultiHead(dim, heads=heads, dropout=dropout)
         self.feed = _feed_forward(dim, hidden, dropout)
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.norm3 = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(

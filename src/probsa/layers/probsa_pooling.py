@@ -93,19 +93,23 @@ class ProbSAPooling(nn.Module):
         q = self.attention(h, bags)
         generators: list[torch.Generator] = []
         if q.stochastic:
-            fixed = generator is None and not self.training
-            key = self.seed if fixed else draw_key(generator)
+            is_deterministic = generator is None and not self.training
+            key = self.seed if is_deterministic else draw_key(generator)
             generators = [random_stream(key, name, device=q.mean.device) for name in bags.names]
         count = self.options.samples if self.training else self.options.predict_samples
         with without_autocast(h):
             f = q.sample(count, Streams(bags.sizes, generators)).T
         weights = sampled_weights(f, bags.sizes)
-        of_field = self.attention.prior  # with the same κ
-        kl = q.kl(self.prior if of_field is None else of_field.prior(bags), bags)
+        prior = self.prior
+        if self.attention.prior is not None:  # a field's KL is known from its own prior alone
+            prior = self.attention.prior.prior(bags)
+        kl = q.kl(prior, bags)
+        if self.kl_reduction == "mean":
+            kl = kl / bags.offsets.diff()
         return PooledBags(
             vectors=pool_vectors(f, h.to(f.dtype), bags.sizes),
             attention=q,
-            kl=kl / bags.offsets.diff() if self.kl_reduction == "mean" else kl,
+            kl=kl,
             weight_mean=weights.mean,
             weight_variance=weights.variance,
         )

@@ -43,13 +43,17 @@ class Sm(nn.Module):
         steps: int = 10,
     ) -> None:
         super().__init__()
-        if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
+        fits = 0 <= alpha <= MOST and not (trainable and alpha == 0)
+        if not fits:
             raise InputError(
                 f"alpha of Sm is {alpha}; expected at most {MOST}, and above 0 (0 if not trained)"
             )
-        self.mode, self.steps, self.fixed = mode, steps, alpha
-        start = torch.tensor(math.log(alpha / (1 - alpha))) if trainable else None
-        self.logit = None if start is None else nn.Parameter(start)
+        self.mode = mode
+        self.steps = steps
+        self.fixed = alpha
+        self.logit: nn.Parameter | None = None
+        if trainable:
+            self.logit = nn.Parameter(torch.tensor(math.log(alpha / (1 - alpha))))
 
     def alpha(self, like: Tensor) -> Float[Tensor, ""]:
         """Return α, with the dtype of the given tensor."""
@@ -101,8 +105,13 @@ def _solve(b: Tensor, alpha: Tensor, arcs: Arcs) -> Tensor:
     pull = arcs.with_weights(a * arcs.weights)
     precision = torch.finfo(b.dtype).eps / 4
     steps = math.ceil(math.acosh(1 / precision) / math.acosh(1 / a))
-    before, x, omega = torch.zeros_like(b), b, 2.0
+    x = b
+    before = torch.zeros_like(b)
+    omega = 2.0
     for _ in range(steps - 1):
+        # x_{k+1} = ω (αÂ x_k + b − x_{k−1}) + x_{k−1}
         omega = 1 / (1 - a * a * omega / 4)
-        before, x = x, propagate(pull, x).add_(b).sub_(before).mul_(omega).add_(before)
+        after = propagate(pull, x).add_(b).sub_(before).mul_(omega).add_(before)
+        before = x
+        x = after
     return x

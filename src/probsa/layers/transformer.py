@@ -38,17 +38,19 @@ def bag_attention(
     half = qkv.dtype in (torch.float16, torch.bfloat16)
     if varlen_attn is not None and qkv.is_cuda and half and not dropout:
         ends = torch.tensor([0, *sizes], device=qkv.device, dtype=torch.int32).cumsum(0).int()
-        q, k, v = (part.contiguous() for part in qkv.unbind(1))
+        q, k, v = (part.contiguous() for part in qkv.unbind(1))  # as the kernel needs them
         out = varlen_attn(q, k, v, ends, ends, max(sizes), max(sizes))
         assert isinstance(out, Tensor)
         return out
-    equal = len(set(sizes)) == 1
-    outs = []
-    for part in [qkv.unflatten(0, (-1, sizes[0]))] if equal else qkv.split(list(sizes)):
+    have_equal_sizes = len(set(sizes)) == 1
+    parts = [qkv.unflatten(0, (-1, sizes[0]))] if have_equal_sizes else qkv.split(list(sizes))
+    results = []
+    for part in parts:
+        # (bags, n, 3, heads, d) to three of (bags, heads, n, d)
         q, k, v = part.view(-1, *part.shape[-4:]).permute(2, 0, 3, 1, 4)
-        o = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-        outs.append(o.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outs)
+        result = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        results.append(result.transpose(1, 2).flatten(0, 1))
+    return torch.cat(results)
 
 
 class TransformerLayer(nn.Module):
@@ -79,7 +81,8 @@ class TransformerLayer(nn.Module):
         hidden = round(mlp_ratio * width)
         if hidden < 1:
             raise InputError(f"mlp_ratio is {mlp_ratio}: the MLP needs at least one hidden unit")
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = dropout
         self.norm1 = nn.LayerNorm(in_dim, eps=eps)
         self.qkv = nn.Linear(in_dim, 3 * width, bias=False)
         self.out = nn.Linear(width, width) if out_proj else nn.Identity()
@@ -100,7 +103,9 @@ class TransformerLayer(nn.Module):
         qkv_n3hd = self.qkv(self.norm1(y)).unflatten(1, (3, self.heads, -1))
         heads = bag_attention(qkv_n3hd, sizes, dropout=self.dropout if self.training else 0.0)
         attended = self.out(heads.flatten(1))
-        z = self.skip(y) + (attended if after is None else after(attended))
+        if after is not None:
+            attended = after(attended)
+        z = self.skip(y) + attended
         return z + self.mlp(self.norm2(z)) if self.use_mlp else z
 
 
@@ -139,20 +144,27 @@ class Transformer(nn.Module):
 
     def __init__(self, dim: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__()
-        o = TransformerOptions(**options)
-        w = dim if o.width is None else o.width
-        if o.add_self and w != dim:
+        network = TransformerOptions(**options)
+        width = dim if network.width is None else network.width
+        if network.add_self and width != dim:
             raise InputError(
-                f"width is {w}: add_self adds the input, of width {dim}, after every layer; leave "
-                "one of them out"
+                f"width is {width}: add_self adds the input, of width {dim}, after every layer; "
+                "leave one of them out"
             )
-        self.add_self = o.add_self
-        more = {"heads": o.heads, "out_proj": o.out_proj, "use_mlp": o.use_mlp, "dropout": dropout}
+        self.add_self = network.add_self
         self.blocks = nn.ModuleList(
-            TransformerLayer(w if k else dim, w, **more) for k in range(o.layers)
+            TransformerLayer(
+                dim if k == 0 else width,
+                width,
+                heads=network.heads,
+                out_proj=network.out_proj,
+                use_mlp=network.use_mlp,
+                dropout=dropout,
+            )
+            for k in range(network.layers)
         )
-        self.back = nn.Linear(w, dim) if w != dim else nn.Identity()
-        self.norm = nn.LayerNorm(dim) if o.final_norm else nn.Identity()
+        self.back = nn.Linear(width, dim) if width != dim else nn.Identity()
+        self.norm = nn.LayerNorm(dim) if network.final_norm else nn.Identity()
 
     def forward(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int], *, after: Sequence[After] = ()

@@ -51,8 +51,11 @@ from ..variational import (
 from ._base import Model, Output
 from ._explanation import Explanation, explain
 
-NETWORK, SAMPLING, PRIOR = TransformerOptions(), PosteriorOptions(), PriorOptions()
-FIELD, MAP = FieldOptions(), MapOptions()
+NETWORK = TransformerOptions()
+SAMPLING = PosteriorOptions()
+PRIOR = PriorOptions()
+FIELD = FieldOptions()
+MAP = MapOptions()
 WEIGHTS = ("weight_mean", "weight_variance", "weight_above_uniform")
 """The entries of `Output.extras` that hold the fields of `SampledWeights`, in this order."""
 
@@ -127,11 +130,13 @@ class AttentionModel(Model):
             self.kl_reduction = prior.kl_reduction
             self.prior = prior_of(prior)
         evidence = self.score_kind == "evidence"
-        plain = "identity" if encoder == "transformer" and not evidence else "relu"
-        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        if activation is None:
+            activation = "identity" if encoder == "transformer" and not evidence else "relu"
+        self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
         d = self.embed.out_dim
-        options = {"dropout": dropout, **asdict(network)}
-        self.encoder = self.encoder_type(d, **options) if encoder == "transformer" else None
+        self.encoder = None
+        if encoder == "transformer":
+            self.encoder = self.encoder_type(d, **{"dropout": dropout, **asdict(network)})
         by_class = self.n_classes > 1 if evidence else branches == "multi"
         self.attention = AttentionPosterior(
             d,
@@ -252,19 +257,20 @@ class AttentionModel(Model):
         """
         q = self.attention(h, bags)
         readout = self.readout(h, q.mean)
-        drawn = q.stochastic and noise is None
-        own = self.streams(bags, generator) if drawn else ()
-        streams = Streams(bags.sizes, own, noise=noise)
+        # a deterministic model draws no key, which would change the numbers of later draws
+        is_drawn = q.stochastic and noise is None
+        generators = self.streams(bags, generator) if is_drawn else ()
+        streams = Streams(bags.sizes, generators, noise=noise)
         samples = self.samples if self.training else self.predict_samples
-        learning = torch.is_grad_enabled()
+        has_gradients = torch.is_grad_enabled()
         if readout is None:  # ψ is not linear: the instance vectors are pooled
             with without_autocast(h):
                 f = q.sample(samples, streams).T
                 z = pool_vectors(f, h, streams.sizes)
-            weights = None if learning else sampled_weights(f, streams.sizes)
+            weights = None if has_gradients else sampled_weights(f, streams.sizes)
             return self._output(q, self.classifier(z), weights)
         with without_autocast(h):
-            if not learning:
+            if not has_gradients:
                 return self._predicted(q, readout, streams, samples)
             f = q.sample(samples, streams)
             return self._output(q, pool(*readout(f), bags.sizes) + readout.bias)
@@ -295,21 +301,23 @@ class AttentionModel(Model):
         sums: list[WeightSums] = []
         explainers = self._explainers(readout, bags=len(sizes))
         for f in sample_blocks(q, samples, streams):
-            of_bags = (v.split(sizes, -1) for v in readout(f))
-            for b, of_bag in enumerate(zip(*of_bags, strict=True)):
-                for scores, values in cached_blocks(*of_bag):
-                    a = scores.softmax(-1)
-                    logits[b].append(weigh(a, values))
+            scores, values = readout(f)
+            bags = zip(scores.split(sizes, -1), values.split(sizes, -1), strict=True)
+            for b, (bag_scores, bag_values) in enumerate(bags):
+                for block_scores, block_values in cached_blocks(bag_scores, bag_values):
+                    a = block_scores.softmax(-1)
+                    logits[b].append(weigh(a, block_values))
                     if b == len(sums):
                         sums.append(WeightSums(a))
                     sums[b].add(a)
                     if explainers:
-                        explainers[b].add(scores, values, weights=a)
-        of_bags = zip(*(own.result() for own in sums), strict=True)
+                        explainers[b].add(block_scores, block_values, weights=a)
+        moments = zip(*(bag_sums.result() for bag_sums in sums), strict=True)
+        bag_logits = [torch.cat(blocks) for blocks in logits]
         return self._output(
             q,
-            torch.stack([torch.cat(own) for own in logits]) + readout.bias,
-            SampledWeights(*map(torch.cat, of_bags)),
+            torch.stack(bag_logits) + readout.bias,
+            SampledWeights(*map(torch.cat, moments)),
             self.explained(q, readout, explainers) if explainers else None,
         )
 

@@ -151,7 +151,8 @@ class Model(nn.Module, ABC):
             )
         self.arguments = {}
         self.likelihood = likelihood_of(n_classes, class_weights=class_weights)
-        self.n_classes, self.seed = n_classes, seed
+        self.n_classes = n_classes
+        self.seed = seed
         self.covariates: nn.Linear | None = None
         """The additive effect B of clinical covariates on the logits; None for images alone."""
 
@@ -168,22 +169,22 @@ class Model(nn.Module, ABC):
     def __call__(self, bags: Bags, **options: Any) -> Output:
         """Run the model, and add the effect Bᵀx of the covariates to the logits of the image."""
         out: Output = super().__call__(bags, **options)
-        given = 0 if bags.covariates is None else bags.covariates.shape[1]
-        wanted = 0 if self.covariates is None else self.covariates.in_features
-        if given != wanted:
+        count = 0 if bags.covariates is None else bags.covariates.shape[1]
+        expected = 0 if self.covariates is None else self.covariates.in_features
+        if count != expected:
             raise InputError(
-                f"bag {bags.names[0]!r} has {given} covariates, but the model was built for "
-                f"{wanted}: encode them as the run's covariates.json states"
+                f"bag {bags.names[0]!r} has {count} covariates, but the model was built for "
+                f"{expected}: encode them as the run's covariates.json states"
             )
         if self.covariates is None:
             return out
         with torch.autocast(out.logits.device.type, enabled=False):
             effect = self.covariates(bags.covariates).to(out.logits.dtype)[:, None]
-        explained = out.explanation
-        if explained is not None:
+        explanation = out.explanation
+        if explanation is not None:
             # the probability without an instance would need the covariates as well
-            explained = replace(explained, leave_one_out=None, at_least=None)
-        return replace(out, logits=out.logits + effect, explanation=explained)
+            explanation = replace(explanation, leave_one_out=None, at_least=None)
+        return replace(out, logits=out.logits + effect, explanation=explanation)
 
     def add_covariates(self, count: int) -> None:
         """Give the model an effect of covariates on its logits, which starts at 0.
@@ -225,8 +226,8 @@ class Model(nn.Module, ABC):
         With a generator, and in training, the bags' streams derive from one number drawn from it.
         In `eval()` without one they derive from the model's seed: predictions are deterministic.
         """
-        fixed = generator is None and not self.training
-        key = self.seed if fixed else draw_key(generator)
+        is_deterministic = generator is None and not self.training
+        key = self.seed if is_deterministic else draw_key(generator)
         return [random_stream(key, name, device=bags.x.device) for name in bags.names]
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:

@@ -11,8 +11,10 @@ from torch import Tensor
 from ..layers import BagExplainer
 from ..variational import Categorical, Findings, Likelihood, Posterior
 
-REACH, STEP = 8.0, 0.125
-"""Largest node and step of the trapezoidal rule, in standard deviations."""
+REACH = 8.0
+"""Largest node of the trapezoidal rule, in standard deviations."""
+STEP = 0.125
+"""Distance between its nodes."""
 POINTS = 255
 """Points of the Sobol sequence for several columns of f."""
 
@@ -49,11 +51,12 @@ class Explanation:
 
 def explain(scores: Float[Tensor, "n classes"], explainers: Sequence[BagExplainer]) -> Explanation:
     """Return the explanation of a batch of bags whose samples have been added."""
-    likelihood, bias = explainers[0].likelihood, explainers[0].bias
+    likelihood = explainers[0].likelihood
+    bias = explainers[0].bias
     return Explanation(
         scores=scores,
-        contributions=torch.cat([bag.contributions for bag in explainers]),
-        leave_one_out=torch.cat([bag.leave_one_out for bag in explainers]),
+        contributions=torch.cat([explainer.contributions for explainer in explainers]),
+        leave_one_out=torch.cat([explainer.leave_one_out for explainer in explainers]),
         at_least=likelihood.at_least(scores + bias),
     )
 
@@ -82,19 +85,22 @@ def predicted_alone(
     """
     mean = q.mean.view(len(q.mean), -1)
     deviation = q.variance.view_as(mean).sqrt()
-    graded = likelihood.at_least(mean[:1]) is not None
-    if not (graded or likelihood.of_classes or isinstance(likelihood, Findings)):
+    has_grades = likelihood.at_least(mean[:1]) is not None
+    if not (has_grades or likelihood.of_classes or isinstance(likelihood, Findings)):
         return None, None
+    # a softmax depends on all columns of f, the other probabilities on one each
     columns = mean.shape[1] if isinstance(likelihood, Categorical) else 1
     nodes, weights = normal_points(columns)
-    of_node = likelihood.at_least if graded else likelihood.probability
+    probability = likelihood.at_least if has_grades else likelihood.probability
     total: Tensor | None = None
     for node, weight in zip(nodes.to(mean), weights.tolist(), strict=True):
-        p = of_node(alpha * (mean + node * deviation) + bias)
+        p = probability(alpha * (mean + node * deviation) + bias)
         assert p is not None
         total = weight * p if total is None else total + weight * p
     assert total is not None
-    return (total[:, :1], total) if graded else (total, None)
+    if has_grades:
+        return total[:, :1], total
+    return total, None
 
 
 @cache
@@ -134,7 +140,7 @@ def explain_pooling(
     explainers = []
     with torch.autocast(g.device.type, enabled=False):  # the sums need full precision
         for f_bag, g_bag in zip(f.split(list(sizes), -1), g.split(list(sizes)), strict=True):
-            bag = BagExplainer(bias=bias.detach().to(g.dtype), likelihood=likelihood)
-            bag.add(f_bag, g_bag.T)
-            explainers.append(bag)
+            explainer = BagExplainer(bias=bias.detach().to(g.dtype), likelihood=likelihood)
+            explainer.add(f_bag, g_bag.T)
+            explainers.append(explainer)
         return explain(g, explainers)

@@ -30,8 +30,11 @@ def through_linear(r: Tensor, x: Float[Tensor, "*t i"], layer: nn.Module) -> Ten
     """Propagate through y = W x: each input receives its share of the products above 0."""
     if not isinstance(layer, nn.Linear):
         return r
-    w_up, w_down = layer.weight.clamp_min(0), layer.weight.clamp_max(0)
-    x_up, x_down = x.clamp_min(0), x.clamp_max(0)
+    w_up = layer.weight.clamp_min(0)
+    w_down = layer.weight.clamp_max(0)
+    x_up = x.clamp_min(0)
+    x_down = x.clamp_max(0)
+    # a product is above 0 where both factors have the same sign
     s = divide(r, x_up @ w_up.T + x_down @ w_down.T)
     return x_up * (s @ w_up) + x_down * (s @ w_down)
 
@@ -39,13 +42,16 @@ def through_linear(r: Tensor, x: Float[Tensor, "*t i"], layer: nn.Module) -> Ten
 def through_sum(r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Propagate through a + b, element by element, then rescale each side to its share."""
     s = divide(r, a + b)
-    r_a, r_b = a * s, b * s
-    all_a, all_b, total = (v.sum((-2, -1), keepdim=True) for v in (r_a, r_b, r))
+    r_a = a * s
+    r_b = b * s
+    all_a = r_a.sum((-2, -1), keepdim=True)
+    all_b = r_b.sum((-2, -1), keepdim=True)
+    total = r.sum((-2, -1), keepdim=True)
+    # both sides keep their signs, and their sizes add up to the whole relevance
     size = all_a.abs() + all_b.abs()
-    return (
-        r_a * divide(divide(all_a.abs(), size) * total, all_a),
-        r_b * divide(divide(all_b.abs(), size) * total, all_b),
-    )
+    r_a = r_a * divide(divide(all_a.abs(), size) * total, all_a)
+    r_b = r_b * divide(divide(all_b.abs(), size) * total, all_b)
+    return r_a, r_b
 
 
 def through_branch(x: Tensor, r_1: Tensor, r_2: Tensor) -> Tensor:
@@ -82,7 +88,8 @@ def traced(block: TransformerLayer, x: Float[Tensor, "t d"]) -> tuple[Tensor, Te
         r_attention = attention * (s @ v.mT) / 2
         r_v = v * (attention.mT @ s) / 2
         s = divide(r_attention, q @ k.mT)
-        r_q, r_k = q * (s @ k) / 2, k * (s.mT @ q) / 2
+        r_q = q * (s @ k) / 2
+        r_k = k * (s.mT @ q) / 2
         r_qkv = torch.cat([joined(part) for part in (r_q, r_k, r_v)], -1)
         return r_attention, through_branch(x, r_skip, through_linear(r_qkv, normed, block.qkv))
 
@@ -113,7 +120,7 @@ def graph_cam(
             backs.append(back)
         last = norm(x)[0]
         logits = classifier(last)
-        gradients = [torch.autograd.grad(v, matrices, retain_graph=True) for v in logits]
+        gradients = [torch.autograd.grad(logit, matrices, retain_graph=True) for logit in logits]
     with torch.no_grad():
         start = torch.ones_like(logits) if unit_init else logits
         r = tokens.new_zeros(len(logits), *tokens.shape)
@@ -122,7 +129,8 @@ def graph_cam(
         u[..., 0] = 1
         for layer in range(len(blocks) - 1, -1, -1):
             r_attention, r = backs[layer](r)
-            g = torch.stack([of_class[layer] for of_class in gradients])
+            g = torch.stack([class_gradients[layer] for class_gradients in gradients])
             g = g * start[:, None, None, None]
+            # row of the class token in J (I + C_l)
             u = u + u @ (g * r_attention).clamp_min(0).mean(1)
         return u[:, 0, 1:]

@@ -5,6 +5,7 @@ of the validation bags, where a bag has the mean of its instances' logits, so th
 bags are all that validation needs. The fits are scikit-learn's.
 """
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Literal
@@ -44,6 +45,20 @@ class BagFeatures:
     """The bag of each sampled instance."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _BagSums:
+    """What `FeatureSums` keeps of a bag."""
+
+    y: int
+    n: int
+    """Number of instances."""
+    mean: np.ndarray
+    squares: np.ndarray
+    """Sums of squared differences from the mean, (d,)."""
+    sample: np.ndarray
+    """Sampled instances, (sampled, d)."""
+
+
 class FeatureSums:
     """Collects the `BagFeatures` of bags that are read one after another.
 
@@ -53,8 +68,9 @@ class FeatureSums:
     """
 
     def __init__(self, *, per_bag: int, seed: int = 0) -> None:
-        self.per_bag, self.seed = per_bag, seed
-        self._bags: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
+        self.per_bag = per_bag
+        self.seed = seed
+        self._bags: list[_BagSums] = []
 
     def __len__(self) -> int:
         return len(self._bags)
@@ -72,11 +88,14 @@ class FeatureSums:
                 f"bag {name!r}: its features hold NaN or infinity, first in row {row}. Extract "
                 "that bag again, or leave it out"
             )
-        n, mean, sampled = len(x), x.mean(0), slice(None)
+        n = len(x)
+        mean = x.mean(0)
+        sample = features
         if n > self.per_bag:
             rng = np.random.default_rng(seed_of(self.seed, "instances of a fit", name))
-            sampled = np.sort(rng.choice(n, self.per_bag, replace=False))
-        self._bags.append((y, n, mean, ((x - mean) ** 2).sum(0), features[sampled]))
+            sample = features[np.sort(rng.choice(n, self.per_bag, replace=False))]
+        squares = ((x - mean) ** 2).sum(0)
+        self._bags.append(_BagSums(y=y, n=n, mean=mean, squares=squares, sample=sample))
 
     def result(self) -> BagFeatures:
         """Return what was collected.
@@ -86,19 +105,22 @@ class FeatureSums:
         """
         if not self._bags:
             raise InputError("there are no bags to fit a logistic regression on")
-        labels, sizes, means, squares, rows = zip(*self._bags, strict=True)
-        n, centres = np.array(sizes), np.stack(means)
-        mean = n @ centres / n.sum()
-        variance = (np.sum(squares, 0) + n @ (centres - mean) ** 2) / n.sum()
+        n = np.array([bag.n for bag in self._bags])
+        means = np.stack([bag.mean for bag in self._bags])
+        mean = n @ means / n.sum()
+        # within bags and between them: no difference of large sums of squares
+        within = np.sum([bag.squares for bag in self._bags], 0)
+        variance = (within + n @ (means - mean) ** 2) / n.sum()
         deviation = np.sqrt(variance)
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
+        samples = [bag.sample for bag in self._bags]
         return BagFeatures(
-            y=np.array(labels, dtype=np.int64),
-            means=centres,
+            y=np.array([bag.y for bag in self._bags], dtype=np.int64),
+            means=means,
             mean=mean,
             deviation=np.where(constant, 1.0, deviation),
-            rows=np.concatenate(rows).astype(np.float64),
-            bag=np.repeat(np.arange(len(n)), [len(r) for r in rows]),
+            rows=np.concatenate(samples).astype(np.float64),
+            bag=np.repeat(np.arange(len(n)), [len(sample) for sample in samples]),
         )
 
 
@@ -144,26 +166,36 @@ def fit_logistic(
             f"none of the {len(train.y)} training bags has class {missing[0]}: a logistic "
             "regression needs bags of every class"
         )
-    x, y = train.means, train.y
+    x = train.means
+    y = train.y
     weight = np.ones(len(y)) if class_weights is None else class_weights[y]
     if on == "instances":
-        x, y = train.rows, y[train.bag]
-        weight = (weight / np.bincount(train.bag, minlength=len(weight)))[train.bag]
+        x = train.rows
+        y = train.y[train.bag]
+        counts = np.bincount(train.bag, minlength=len(weight))
+        weight = (weight / counts)[train.bag]
     x = (x - train.mean) / train.deviation
-    # from strong to weak penalties, so that each fit starts near its solution
     model = LogisticRegression(max_iter=2000, warm_start=True)
-    fits = []
-    for c in (1.0,) if validation is None else GRID:
+
+    def fit(c: float) -> LogisticFit:
         with warnings.catch_warnings():  # a large C on separable bags has no finite optimum
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.set_params(C=c).fit(x, y, sample_weight=weight)
-        coefficients, bias = np.array(model.coef_), np.array(model.intercept_)
-        nll = 0.0
-        if validation is not None:
-            means = (validation.means - train.mean) / train.deviation
-            nll = _nll(means @ coefficients.T + bias, validation.y)
-        fits.append((nll, LogisticFit(weight=coefficients, bias=bias, c=c)))
-    return min(fits, key=lambda fit: fit[0])[1]
+        return LogisticFit(weight=np.array(model.coef_), bias=np.array(model.intercept_), c=c)
+
+    if validation is None:
+        return fit(1.0)
+    means = (validation.means - train.mean) / train.deviation
+    best: LogisticFit | None = None
+    lowest = math.inf
+    for c in GRID:  # from strong to weak penalties, so that each fit starts near its solution
+        candidate = fit(c)
+        nll = _nll(means @ candidate.weight.T + candidate.bias, validation.y)
+        if best is None or nll < lowest:
+            best = candidate
+            lowest = nll
+    assert best is not None
+    return best
 
 
 def _nll(logits: Float[np.ndarray, "bags columns"], y: Int[np.ndarray, " bags"]) -> float:

@@ -49,21 +49,24 @@ def nearest_arcs(
             f"nearest is {nearest} and compared is {compared}: expected 1 <= nearest <= compared"
         )
     check_value("distance", distance, Distance)
-    n, v = len(x), full_precision(x)
+    n = len(x)
+    v = full_precision(x)
     if n == 1:
         return torch.zeros(2, 1, dtype=torch.long), v.new_ones(1)
     near = torch.from_numpy(_nearest(coords.double().numpy(), min(compared, n - 1)))
+    # neighbour by neighbour, so that no (n, compared, features) array is made
     if distance == "cosine":
-        columns = [(1 - F.cosine_similarity(v, v[j])).clamp_min(0) for j in near.T]
+        distances = [(1 - F.cosine_similarity(v, v[j])).clamp_min(0) for j in near.T]
     else:
-        columns = [(v - v[j]).norm(dim=1) for j in near.T]
-    d = torch.stack(columns, 1)
+        distances = [(v - v[j]).norm(dim=1) for j in near.T]
+    d = torch.stack(distances, 1)
     norm = d.norm(dim=1, keepdim=True)
     s = (-d / norm.where(norm > 0, 1)).exp()
-    rows = torch.arange(n)[:, None]
-    columns = torch.cat([rows, near[:, :nearest]], 1)
-    arcs = torch.stack([rows.expand_as(columns), columns]).flatten(1)
-    return arcs, torch.cat([s.amax(1, keepdim=True), s[:, :nearest]], 1).flatten()
+    targets = torch.arange(n)[:, None]
+    sources = torch.cat([targets, near[:, :nearest]], 1)
+    arcs = torch.stack([targets.expand_as(sources), sources]).flatten(1)
+    similarities = torch.cat([s.amax(1, keepdim=True), s[:, :nearest]], 1)
+    return arcs, similarities.flatten()
 
 
 def _nearest(c: np.ndarray, k: int) -> np.ndarray:

@@ -68,28 +68,42 @@ class Registration:
     def arguments(self) -> dict[str, Argument]:
         """The arguments under this name: the schema of run files and flags."""
         hidden = {*self.fixed, *self.without}
-        offered = {
-            k: v
-            for k, v in constructor_arguments(self.model).items()
-            if k not in hidden and (v.group is None or v.group[0] not in hidden)
-        }
-        return offered | ({PRESET: PRESETS} if self.original else {})
+        offered: dict[str, Argument] = {}
+        for name, argument in constructor_arguments(self.model).items():
+            has_hidden_group = argument.group is not None and argument.group[0] in hidden
+            if name not in hidden and not has_hidden_group:
+                offered[name] = argument
+        if self.original:
+            offered[PRESET] = PRESETS
+        return offered
 
     @cached_property
     def help(self) -> dict[str, str]:
         """The help texts of the arguments, from the docstrings of the classes."""
-        parsed = [parse_docstring(inspect.cleandoc(c.__doc__ or "")) for c in self.model.__mro__]
-        groups = {c for v in self.arguments.values() if v.group for c in v.group[1].__mro__[:-1]}
-        documented = [*reversed(parsed), *map(parse_from_object, groups)]
-        texts = {p.arg_name: p.description or "" for d in documented for p in d.params}
-        return {PRESET: PRESET_HELP} | {k: " ".join(text.split()) for k, text in texts.items()}
+        # a class says more of an argument than its bases do
+        classes = reversed(self.model.__mro__)
+        documents = [parse_docstring(inspect.cleandoc(cls.__doc__ or "")) for cls in classes]
+        option_classes: set[type] = set()
+        for argument in self.arguments.values():
+            if argument.group is not None:
+                option_classes |= {*argument.group[1].__mro__[:-1]}
+        documents += [parse_from_object(cls) for cls in option_classes]
+        texts = {PRESET: PRESET_HELP}
+        for document in documents:
+            for parameter in document.params:
+                texts[parameter.arg_name] = " ".join((parameter.description or "").split())
+        return texts
+
+    @property
+    def method_summary(self) -> str:
+        """The first line of the class's docstring, the same under all names of a method."""
+        return (inspect.getdoc(self.model) or "").partition("\n")[0]
 
     @property
     def summary(self) -> str:
         """The first line of the class's docstring, followed by the arguments the name fixes."""
-        settings = ", ".join(f"{k}={v}" for k, v in self.fixed.items())
-        first_line = (inspect.getdoc(self.model) or "").partition("\n")[0]
-        return first_line + (f" ({settings})" if settings else "")
+        settings = ", ".join(f"{argument}={value}" for argument, value in self.fixed.items())
+        return f"{self.method_summary} ({settings})" if settings else self.method_summary
 
 
 _registrations: dict[str, Registration] = {}
@@ -102,28 +116,34 @@ def constructor_arguments(cls: type[Model]) -> dict[str, Argument]:
     The fields of a parameter whose annotation is a dataclass, or a union that begins with one, are
     arguments of their own.
     """
-    found: dict[str, Argument] = {}
-    seen = {"self"}
+    collected: dict[str, Argument] = {}
+    overridden = {"self"}
     for ancestor in cls.__mro__:
         if "__init__" not in vars(ancestor):
             continue
-        own = inspect.signature(ancestor.__init__).parameters
-        for key, parameter in own.items():
-            annotation = parameter.annotation
-            options = next(iter(get_args(annotation)), annotation)
-            if key in seen or parameter.kind is parameter.VAR_KEYWORD:
+        parameters = inspect.signature(ancestor.__init__).parameters
+        passes_on = False
+        for key, parameter in parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                passes_on = True
                 continue
+            if key in overridden:
+                continue
+            annotation = parameter.annotation
+            # the first type of a union, or the annotation itself
+            options = next(iter(get_args(annotation)), annotation)
             if not (isinstance(options, type) and is_dataclass(options)):
-                found.setdefault(key, Argument(annotation=annotation, default=parameter.default))
+                argument = Argument(annotation=annotation, default=parameter.default)
+                collected.setdefault(key, argument)
                 continue
             for f in fields(options):
                 default = inspect.Parameter.empty if f.default is MISSING else f.default
                 option = Argument(annotation=f.type, default=default, group=(key, options))
-                found.setdefault(f.name, option)
-        seen |= set(own)
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own.values()):
+                collected.setdefault(f.name, option)
+        overridden |= set(parameters)
+        if not passes_on:
             break
-    return found
+    return collected
 
 
 def register(
@@ -151,9 +171,12 @@ def register(
         if name in _registrations:
             other = _registrations[name].model
             raise ValueError(f"two models are named {name!r}: {other} and {cls}")
-        every = constructor_arguments(cls)
-        known = {*every, *(v.group[0] for v in every.values() if v.group is not None)}
-        unknown = sorted({*fixed, *without, *(original or {})} - known)
+        accepted: set[str] = set()
+        for argument, about in constructor_arguments(cls).items():
+            accepted.add(argument)
+            if about.group is not None:
+                accepted.add(about.group[0])
+        unknown = sorted({*fixed, *without, *(original or {})} - accepted)
         if unknown:
             raise ValueError(f"{name}: {cls.__name__} has no {', '.join(unknown)}")
         _registrations[name] = Registration(
@@ -206,8 +229,11 @@ def plain_model(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any
     Without its prior, a variant is its plain baseline (Dirac), as in the paper's ablation. The
     answer is None for a model without a baseline.
     """
-    base = look_up(name).baseline
-    return None if base is None else (base, {k: given[k] for k in given if k in arguments(base)})
+    baseline = look_up(name).baseline
+    if baseline is None:
+        return None
+    accepted = arguments(baseline)
+    return baseline, {key: value for key, value in given.items() if key in accepted}
 
 
 def build(
@@ -257,18 +283,12 @@ def build(
     for argument, value in model_arguments.items():
         check_value(argument, value, registration.arguments[argument].annotation)
         _check_size(argument, value)
-    every = constructor_arguments(registration.model)
-    values: dict[str, Any] = {}
-    groups: dict[tuple[str, type], dict[str, Any]] = {
-        v.group: {} for v in every.values() if v.group
-    }
-    for argument, value in {**registration.fixed, **model_arguments}.items():
-        group = every[argument].group
-        (values if group is None else groups[group])[argument] = value
-    values |= {key: options(**own) for (key, options), own in groups.items()}
-    model = registration.model(**values)
-    model.family, model.baseline = registration.family, registration.baseline
-    model.name, model.arguments = name, dict(model_arguments)
+    values = {**registration.fixed, **model_arguments}
+    model = registration.model(**_grouped(registration.model, values))
+    model.family = registration.family
+    model.baseline = registration.baseline
+    model.name = name
+    model.arguments = dict(model_arguments)
     if spec is not None:
         model.likelihood = build_likelihood(spec)
         model.arguments["likelihood"] = spec.as_dict()
@@ -277,6 +297,26 @@ def build(
         model.add_covariates(covariates)
         model.arguments["covariates"] = covariates
     return model
+
+
+def _grouped(cls: type[Model], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of arguments as a constructor takes them: options in their dataclasses."""
+    accepted = constructor_arguments(cls)
+    # also groups of which no option is given
+    groups: dict[tuple[str, type], dict[str, Any]] = {}
+    for about in accepted.values():
+        if about.group is not None:
+            groups[about.group] = {}
+    parameters: dict[str, Any] = {}
+    for argument, value in values.items():
+        group = accepted[argument].group
+        if group is None:
+            parameters[argument] = value
+        else:
+            groups[group][argument] = value
+    for (parameter, options_class), options in groups.items():
+        parameters[parameter] = options_class(**options)
+    return parameters
 
 
 def _check_size(argument: str, value: object) -> None:
@@ -306,16 +346,17 @@ def check_task(name: str, task: TaskName) -> None:
         InputError: the model's own losses need classes, or two classes.
     """
     if not _learns(name, task):
-        learned = ", ".join(other for other in TASKS if _learns(name, other))
-        able = ", ".join(other for other in names() if _learns(other, task))
+        tasks = ", ".join(other for other in TASKS if _learns(name, other))
+        models = ", ".join(other for other in names() if _learns(other, task))
         raise InputError(
-            f"{name} cannot learn the task {task}: its method is defined for {learned}. Models for "
-            f"{task}: {able}"
+            f"{name} cannot learn the task {task}: its method is defined for {tasks}. Models for "
+            f"{task}: {models}"
         )
 
 
 def _learns(name: str, task: TaskName) -> bool:
-    cls, target = look_up(name).model, TASKS[task]
+    cls = look_up(name).model
+    target = TASKS[task]
     if cls.binary:
         return target.two_classes
     return target.unordered_classes or not cls.needs_classes

@@ -40,10 +40,11 @@ class ListedModel:
 
 def needed_words(needs: Collection[str], min_instances: int) -> str:
     """Return what the bags of a method must contain, in words."""
-    needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in needs)
+    words = {"edges": "a graph", "coords": "coordinates"}
+    contents = sorted(words[need] for need in needs)
     if min_instances > 1:
-        needed.append(f"{min_instances} instances or more")
-    return " and ".join(needed) or "features only"
+        contents.append(f"{min_instances} instances or more")
+    return " and ".join(contents) or "features only"
 
 
 def known_names() -> list[str]:
@@ -83,50 +84,50 @@ def listed_models() -> list[ListedModel]:
             pass
     from ._registry import look_up, names
 
-    listed = []
+    models: list[ListedModel] = []
     for name in names():
         registration = look_up(name)
         method = registration.model
-        of = method.provenance
-        listed.append(
-            ListedModel(
-                name=name,
-                method=f"{method.__module__}.{method.__qualname__}",
-                summary=registration.summary,
-                paper=of.paper,
-                code=of.code,
-                licence=of.licence,
-                needs=needed_words(method.needs, method.min_instances),
-                score=method.score_kind,
-            )
+        provenance = method.provenance
+        model = ListedModel(
+            name=name,
+            method=f"{method.__module__}.{method.__qualname__}",
+            summary=registration.summary,
+            paper=provenance.paper,
+            code=provenance.code,
+            licence=provenance.licence,
+            needs=needed_words(method.needs, method.min_instances),
+            score=method.score_kind,
         )
-    return listed
+        models.append(model)
+    return models
 
 
 def catalogue_rows() -> dict[str, dict[str, str]]:
     """Return the description of each registered name that `probsa models --json` prints."""
-    return {
-        model.name: {
-            "summary": model.summary,
-            "paper": model.paper,
-            "code": model.code,
-            "licence": model.licence,
-            "needs": model.needs,
-            "score": model.score,
-        }
-        for its_names in _by_method()
-        for model in its_names
-    }
+    rows: dict[str, dict[str, str]] = {}
+    for models in _by_method():
+        for model in models:
+            rows[model.name] = {
+                "summary": model.summary,
+                "paper": model.paper,
+                "code": model.code,
+                "licence": model.licence,
+                "needs": model.needs,
+                "score": model.score,
+            }
+    return rows
 
 
 def catalogue_lines() -> Iterator[str]:
     """Iterate over the lines that `probsa models` prints: a method's names, then its details."""
-    for its_names in _by_method():
-        yield from (f"{model.name:<22} {model.summary}" for model in its_names)
-        of = its_names[0]
-        yield f"    {of.paper}"
-        yield f"    code: {of.code}; licence: {of.licence}"
-        yield f"    needs: {of.needs}"
+    for models in _by_method():
+        for model in models:
+            yield f"{model.name:<22} {model.summary}"
+        first = models[0]
+        yield f"    {first.paper}"
+        yield f"    code: {first.code}; licence: {first.licence}"
+        yield f"    needs: {first.needs}"
 
 
 def _by_method() -> list[list[ListedModel]]:
@@ -160,45 +161,47 @@ def _of_source() -> dict[str, _Registered] | None:
 
 @cache
 def _read_registrations() -> dict[str, _Registered]:
-    found: dict[str, _Registered] = {}
+    registered: dict[str, _Registered] = {}
     for module in source_modules(FOLDER):
         for node, call in module.marked("register"):
             if not isinstance(node, ast.ClassDef):
                 raise NotConstant(node.name)
             values = module.keywords(call)
             (name,) = module.positional(call)
-            found[name] = _Registered(
+            registered[name] = _Registered(
                 cls=SourceClass(module, node),
-                fixed={k: v for k, v in values.items() if k not in OF_REGISTRY},
+                fixed={key: value for key, value in values.items() if key not in OF_REGISTRY},
                 without=frozenset(values.get("without", ())),
                 original=bool(values.get("original")),
             )
-    return found
+    return registered
 
 
 def _arguments(registered: _Registered) -> frozenset[str]:
     """Return the names of the arguments; see `constructor_arguments` and `Registration`."""
     hidden = {*registered.fixed, *registered.without}
     offered: set[str] = set()
-    seen = {"self"}
+    overridden = {"self"}
     for ancestor in registered.cls.ancestors():
-        own = ancestor.constructor()
-        if own is None:
+        constructor = ancestor.constructor()
+        if constructor is None:
             continue
-        parameters = [*own.posonlyargs, *own.args, *own.kwonlyargs]
+        parameters = [*constructor.posonlyargs, *constructor.args, *constructor.kwonlyargs]
         for parameter in parameters:
             key = parameter.arg
-            if key in seen:
+            if key in overridden:
                 continue
             options = _options(ancestor, parameter.annotation)
             if options is None:
                 offered |= {key} - hidden
             elif key not in hidden:
                 offered |= {*options.fields()} - hidden
-        seen |= {parameter.arg for parameter in parameters}
-        if own.kwarg is None:
+        overridden |= {parameter.arg for parameter in parameters}
+        if constructor.kwarg is None:  # nothing is passed on to the base
             break
-    return frozenset(offered | ({"preset"} if registered.original else set()))
+    if registered.original:
+        offered.add("preset")
+    return frozenset(offered)
 
 
 def _options(cls: SourceClass, annotation: ast.expr | None) -> SourceClass | None:
@@ -208,21 +211,24 @@ def _options(cls: SourceClass, annotation: ast.expr | None) -> SourceClass | Non
     if not isinstance(annotation, ast.Name):
         return None
     try:
-        found = cls.module.find(annotation.id)
+        options = cls.module.find(annotation.id)
     except NotConstant:  # `int`, or a type of another package
         return None
-    return found if isinstance(found, SourceClass) and found.is_dataclass else None
+    return options if isinstance(options, SourceClass) and options.is_dataclass else None
 
 
 def _listed(name: str, registered: _Registered) -> ListedModel:
     cls = registered.cls
-    documented = next(c.docstring for c in cls.ancestors() if c.docstring)
-    settings = ", ".join(f"{k}={v}" for k, v in registered.fixed.items())
+    docstring = next(c.docstring for c in cls.ancestors() if c.docstring)
+    summary = docstring.partition("\n")[0]
+    settings = ", ".join(f"{argument}={value}" for argument, value in registered.fixed.items())
+    if settings:
+        summary = f"{summary} ({settings})"
     provenance = cls.value("provenance")
     return ListedModel(
         name=name,
         method=f"{__package__}.{cls.module.path.stem}.{cls.node.name}",
-        summary=documented.partition("\n")[0] + (f" ({settings})" if settings else ""),
+        summary=summary,
         paper=provenance["paper"],
         code=provenance.get("code", "none published"),
         licence=provenance.get("licence", "none"),

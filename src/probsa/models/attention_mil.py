@@ -172,7 +172,9 @@ class Evidence(AttentionModel):
                 f"level has {len(level)} numbers: expected one, or {self.n_classes}, one per class"
             )
         self.negatives = negatives
-        self.attention.level = self.pooling.level = 0.0 if level is None else level
+        level = 0.0 if level is None else level
+        self.attention.level = level
+        self.pooling.level = level
 
     def pooling_scalars(self) -> Iterator[nn.Parameter]:
         return self.pooling.parameters()
@@ -181,14 +183,16 @@ class Evidence(AttentionModel):
         """Also return `negatives`, if its weight is above 0 and the targets are classes."""
         terms = super().losses(out, bags)
         if "negatives" in self.loss_weights:
-            each = negative_instances(out.attention, self.labels(bags), bags)
-            terms["negatives"] = each.mean()
+            bag_terms = negative_instances(out.attention, self.labels(bags), bags)
+            terms["negatives"] = bag_terms.mean()
         return terms
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        known = bool(self.negatives) and self.likelihood.of_classes
-        return super().loss_weights | ({"negatives": self.negatives} if known else {})
+        weights = super().loss_weights
+        if self.negatives and self.likelihood.of_classes:
+            return weights | {"negatives": self.negatives}
+        return weights
 
     def pooled_scores(self, q: Posterior) -> Float[Tensor, "n *classes"]:
         return self.pooling.log_beta.exp() * q.mean
@@ -219,12 +223,12 @@ class Evidence(AttentionModel):
             probability, at_least = predicted_alone(
                 q, self.likelihood, alpha=readout.alpha, bias=bias
             )
-        explained = replace(out.explanation, probability=probability, at_least=at_least)
-        return replace(out, explanation=explained)
+        explanation = replace(out.explanation, probability=probability, at_least=at_least)
+        return replace(out, explanation=explanation)
 
     def explained(
         self, q: Posterior, readout: Readout, explainers: Sequence[BagExplainer]
     ) -> Explanation:
-        columns = len(q.mean), -1
-        mass = probability_positive(q).view(columns)
-        return replace(explain(q.mean.view(columns), explainers), positive_mass=mass)
+        n = len(q.mean)
+        explanation = explain(q.mean.view(n, -1), explainers)
+        return replace(explanation, positive_mass=probability_positive(q).view(n, -1))

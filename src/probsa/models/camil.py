@@ -97,7 +97,8 @@ class CAMIL(Model):
 
     def neighbour_scores(self, t: Float[Tensor, "n d"], bags: Bags) -> Float[Tensor, " n"]:
         """Return e_i = q_iᵀ (A K)_i / √d, which is 0 for an instance without neighbours."""
-        q, k = full_precision(self.queries(t)), full_precision(self.keys(t))
+        q = full_precision(self.queries(t))
+        k = full_precision(self.keys(t))
         around = propagate(neighbourhoods(bags), k)
         return (q * around).sum(1) * q.shape[1] ** -0.5
 

@@ -88,8 +88,8 @@ class CLAM(AttentionModel):
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        own = {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
-        return {**super().loss_weights, **own}
+        weights = {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
+        return {**super().loss_weights, **weights}
 
     def attend(self, h: Float[Tensor, "n d"], bags: Bags, **noise: Any) -> Output:
         out = super().attend(h, bags, **noise)
@@ -102,8 +102,8 @@ class CLAM(AttentionModel):
         terms = super().losses(out, bags)
         y = self.labels(bags).long()
         logits = out.extras["instance_logits"]
-        each = self.evidence.loss(logits, out.attention.mean, y, bags.sizes)
-        return {**terms, "instance": each.mean()}
+        instance_loss = self.evidence.loss(logits, out.attention.mean, y, bags.sizes)
+        return {**terms, "instance": instance_loss.mean()}
 
 
 @register("clam-sb-probsa-diag", posterior="diag", without=[*HIDDEN, "branches", "field"])

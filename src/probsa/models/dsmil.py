@@ -93,12 +93,12 @@ class DSMIL(Model):
         self.embed = Embed(in_dim, embed, dropout=dropout)
         d = self.embed.out_dim
         self.instance_classifier = nn.Linear(d, n_classes)
-        more = [nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()] if query == "mlp" else []
-        self.query = nn.Sequential(nn.Linear(d, query_dim), *more)
+        hidden = [nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()] if query == "mlp" else []
+        self.query = nn.Sequential(nn.Linear(d, query_dim), *hidden)
         self.value = nn.Identity()
         if value != "identity":
-            relu = [nn.ReLU()] if value == "mlp" else []
-            self.value = nn.Sequential(nn.Dropout(dropout), nn.Linear(d, d), *relu)
+            activation = [nn.ReLU()] if value == "mlp" else []
+            self.value = nn.Sequential(nn.Dropout(dropout), nn.Linear(d, d), *activation)
         self.classifier = nn.Conv1d(n_classes, n_classes, d)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv1d):
@@ -118,7 +118,8 @@ class DSMIL(Model):
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
         h = self.embed(bags.x)
-        q, v = full_precision(self.query(h)), full_precision(self.value(h))
+        q = full_precision(self.query(h))
+        v = full_precision(self.value(h))
         # in bfloat16 logits would tie, and sums over 10⁴ instances would be off by 0.4 %
         with torch.autocast(h.device.type, enabled=False):
             c = self.instance_classifier(full_precision(h))
@@ -128,15 +129,14 @@ class DSMIL(Model):
             # the convolution has one position; as a product, as a GPU would use TF32 for it
             kernel = self.classifier.weight.flatten(1)
             logits = F.linear(vectors.flatten(1), kernel, self.classifier.bias)
-        extras = {"attention": attention, "weight_mean": weight.detach()}
-        if self.n_classes == 1:
-            c, extras = c[:, 0], {k: v[:, 0] for k, v in extras.items()}
+        has_one_column = self.n_classes == 1
         return Output(
             logits=self._score(logits, top)[:, None],
-            attention=Dirac(c),
+            attention=Dirac(c[:, 0] if has_one_column else c),
             likelihood=self.likelihood,
             extras={
-                **extras,
+                "attention": attention[:, 0] if has_one_column else attention,
+                "weight_mean": (weight[:, 0] if has_one_column else weight).detach(),
                 "bag_logits": logits,
                 "max_logits": top,
                 "critical": critical - bags.offsets[:-1, None].to(critical.device),
@@ -155,8 +155,9 @@ class DSMIL(Model):
             return (bag + top) / 2
         if isinstance(self.likelihood, Categorical):
             return torch.logaddexp(bag.log_softmax(1), top.log_softmax(1)) - math.log(2)
-        yes = torch.logaddexp(F.logsigmoid(bag), F.logsigmoid(top))
-        return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
+        # the log odds of the mean of both probabilities
+        log_p = torch.logaddexp(F.logsigmoid(bag), F.logsigmoid(top))
+        return log_p - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
 
     def _explanation(
         self, attention: Float[Tensor, "n classes"], v: Float[Tensor, "n d"], bags: Bags
@@ -167,8 +168,10 @@ class DSMIL(Model):
         several classes, each of which reads the vectors of all of them.
         """
         conv = self.classifier
-        predicting = self.explains and not (self.training or torch.is_grad_enabled())
-        if not predicting or self.n_classes > 1 or self.bag_score != "bag":
+        is_prediction = not self.training and not torch.is_grad_enabled()
+        if not is_prediction or not self.explains:
+            return None
+        if self.n_classes > 1 or self.bag_score != "bag":
             return None
         assert conv.bias is not None
         with torch.autocast(v.device.type, enabled=False):
@@ -186,13 +189,23 @@ class DSMIL(Model):
         Float[Tensor, "n classes"], Float[Tensor, "n classes"], Float[Tensor, "bags classes d"]
     ]:
         """Return the scores before and after the softmax, and B, computed bag by bag."""
-        scores = [q[b] @ m.T for b, m in zip(bag_rows(bags), q[critical] * self.scale, strict=True)]
-        weights = [a_nc.softmax(0) for a_nc in scores]
-        vectors = [u.T @ v[b] for b, u in zip(bag_rows(bags), weights, strict=True)]
+        scores: list[Tensor] = []
+        weights: list[Tensor] = []
+        vectors: list[Tensor] = []
+        critical_queries = q[critical] * self.scale  # (bags, classes, q)
+        for rows, q_m in zip(bag_rows(bags), critical_queries, strict=True):
+            score = q[rows] @ q_m.T
+            weight = score.softmax(0)
+            scores.append(score)
+            weights.append(weight)
+            vectors.append(weight.T @ v[rows])
         return torch.cat(scores).detach(), torch.cat(weights), torch.stack(vectors)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of the bag stream and `instance` of the largest logits, means over bags."""
         y = self.labels(bags)
         streams = {"nll": out.extras["bag_logits"], "instance": out.extras["max_logits"]}
-        return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
+        terms: dict[str, Tensor] = {}
+        for name, logits in streams.items():
+            terms[name] = self.likelihood.nll(logits[:, None], y).mean()
+        return terms

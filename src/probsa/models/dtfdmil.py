@@ -53,6 +53,7 @@ class Groups:
         """Return the softmax of e over each group."""
         e_ns = e[:, None].expand_as(self.of)
         empty = e.new_full((len(self.sizes), self.of.shape[1]), -torch.inf)
+        # less the group's largest value, so that no exponential overflows
         top = empty.scatter_reduce(0, self.of, e_ns.detach(), "amax").gather(0, self.of)
         w = (e_ns - top).exp()
         total = torch.zeros_like(empty).scatter_add(0, self.of, w)
@@ -73,11 +74,13 @@ def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_grou
     The first N mod G groups have one more instance; a bag of N < G instances has N groups.
     """
     n = torch.tensor(sizes, device=noise.device)[:, None]
-    each = (n // n_groups + (torch.arange(n_groups, device=n.device) < n % n_groups)).flatten()
+    has_one_more = torch.arange(n_groups, device=n.device) < n % n_groups
+    group_sizes = (n // n_groups + has_one_more).flatten()
     bag = segment_index(sizes, noise.device)[:, None].expand(noise.shape)
     order = order_within(noise, bag)
-    groups = torch.repeat_interleave(each)[:, None].expand_as(order)
-    return Groups(of=torch.empty_like(order).scatter(0, order, groups), sizes=each)
+    # the group of each place in that order, brought back to the order of the instances
+    groups = torch.repeat_interleave(group_sizes)[:, None].expand_as(order)
+    return Groups(of=torch.empty_like(order).scatter(0, order, groups), sizes=group_sizes)
 
 
 class ResidualBlock(nn.Module):
@@ -166,8 +169,12 @@ class DTFDMIL(Model):
         seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.n_groups, self.distill, self.joint, self.clip = n_groups, distill, joint, clip
-        self.instances_per_group, self.predict_samples = instances_per_group, predict_samples
+        self.n_groups = n_groups
+        self.distill = distill
+        self.joint = joint
+        self.clip = clip
+        self.instances_per_group = instances_per_group
+        self.predict_samples = predict_samples
         self.embed = Embed(in_dim, embed, bias=False)
         d = self.embed.out_dim
         self.residual = nn.Sequential(*(ResidualBlock(d) for _ in range(res_blocks)))
@@ -178,16 +185,21 @@ class DTFDMIL(Model):
                 d, attention_dim, kind="dirac", trunk=trunk, mean_bias=score_bias
             )
 
-        self.attention, self.classifier = attention(), nn.Linear(d, n_classes)
-        self.bag_attention, self.bag_classifier = attention(), nn.Linear(d, n_classes)
+        self.attention = attention()
+        self.classifier = nn.Linear(d, n_classes)
+        self.bag_attention = attention()
+        self.bag_classifier = nn.Linear(d, n_classes)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
+        first_layers = nn.ModuleList([self.embed, self.residual])
         tier_2 = nn.ModuleList([self.bag_attention, self.bag_classifier])
-        first = nn.ModuleList([self.embed, self.residual])
         options = {} if self.clip is None else {"clip_norm": self.clip}
-        parts = (first, self.attention, self.classifier, tier_2)
-        groups = [[p for p in part.parameters() if p.requires_grad] for part in parts]
-        return [{"params": params, **options} for params in groups if params]
+        groups: list[dict[str, Any]] = []
+        for part in (first_layers, self.attention, self.classifier, tier_2):
+            parameters = [p for p in part.parameters() if p.requires_grad]
+            if parameters:
+                groups.append({"params": parameters, **options})
+        return groups
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors h_n, which both tiers read."""
@@ -224,9 +236,11 @@ class DTFDMIL(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of tier 2 and `group_nll`, tier 1's mean over groups and partitions."""
         terms = super().losses(out, bags)
-        logits, y = out.extras["group_logits"], self.labels(bags)
+        y = self.labels(bags)
         counts = [min(self.n_groups, n) for n in bags.sizes]
-        logits = torch.cat([own[:count] for own, count in zip(logits, counts, strict=True)])
+        group_logits = zip(out.extras["group_logits"], counts, strict=True)
+        # without the empty groups of small bags
+        logits = torch.cat([bag_logits[:count] for bag_logits, count in group_logits])
         nll = self.likelihood.nll(logits, y[segment_index(counts, y.device)])
         return {**terms, "group_nll": segment_mean(nll, counts).mean()}
 
@@ -235,13 +249,11 @@ class DTFDMIL(Model):
     ) -> Groups:
         """Return the pseudo-bags, from the given noise or from each bag's own stream."""
         if noise is None:
-            draws = 1 if self.training else self.predict_samples
-            noise = torch.cat(
-                [
-                    torch.rand(n, draws, generator=stream, device=stream.device)
-                    for n, stream in zip(bags.sizes, self.streams(bags, generator), strict=True)
-                ]
-            )
+            samples = 1 if self.training else self.predict_samples
+            parts = []
+            for n, stream in zip(bags.sizes, self.streams(bags, generator), strict=True):
+                parts.append(torch.rand(n, samples, generator=stream, device=stream.device))
+            noise = torch.cat(parts)
         return partition(noise, bags.sizes, n_groups=self.n_groups)
 
     def pool(
@@ -250,8 +262,8 @@ class DTFDMIL(Model):
         """Return z_g = Σ_n a_n h_n over each group; 0 for a group that a small bag lacks."""
         n, samples = a.shape
         # one column per group, 0 outside it, avoids a copy of h in the order of the groups
-        own = (groups.of % self.n_groups)[..., None]
-        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(2, own, a[..., None])
+        group = (groups.of % self.n_groups)[..., None]  # within its bag
+        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(2, group, a[..., None])
         rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in bag_rows(bags)]
         return torch.stack(rows).unflatten(1, (samples, self.n_groups)).transpose(1, 2)
 
@@ -271,17 +283,23 @@ class DTFDMIL(Model):
             return pooled.flatten(0, 1)[groups.sizes > 0], (sizes > 0).sum(1).tolist()
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
-            key = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
+            key = e[:, None] if self.distill == "mas" else self.margin(a[..., None] * cam[:, None])
+            # rows of h, group by group and from the largest key down
             ranked = order_within(-key.expand_as(a), groups.of)
-        places, counts, start = [], [], 0
-        for bag in sizes.tolist():
-            before = len(places)
-            for n in bag:
+        places: list[int] = []  # in `ranked`
+        counts: list[int] = []
+        start = 0
+        for group_sizes in sizes.tolist():
+            bag_places: list[int] = []
+            for n in group_sizes:
+                end = start + n
                 k = min(self.instances_per_group or n, n)
-                last = range(start + n - k, start + n) if self.distill == "maxmins" else ()
-                places += [*range(start, start + k), *last]
-                start += n
-            counts.append(len(places) - before)
+                bag_places += range(start, start + k)
+                if self.distill == "maxmins":
+                    bag_places += range(end - k, end)
+                start = end
+            places += bag_places
+            counts.append(len(bag_places))
         return h[ranked[torch.tensor(places, device=h.device)]], counts
 
     def second_tier(

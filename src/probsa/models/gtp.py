@@ -103,7 +103,8 @@ class GTP(Model):
         seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.weighted, self.unit_init = code == "torchmil", unit_init
+        self.weighted = code == "torchmil"
+        self.unit_init = unit_init
         self.embed = Embed(in_dim, embed, activation="identity", dropout=dropout)
         d = self.embed.out_dim if width is None else width
         self.gcn = GraphConv(self.embed.out_dim, d, normalise=code == "authors")
@@ -129,10 +130,11 @@ class GTP(Model):
         for block in self.blocks:
             t = block(t, [tokens.shape[1]] * len(bags))
         logits = self.classifier(self.norm(t.view_as(tokens)[:, 0])).to(h.dtype)
-        nothing = h.new_zeros(len(h) if self.n_classes == 1 else (len(h), self.n_classes))
+        # GraphCAM, the instance scores, is computed only where it is asked for
+        no_scores = h.new_zeros(len(h) if self.n_classes == 1 else (len(h), self.n_classes))
         return Output(
             logits=logits[:, None],
-            attention=Dirac(nothing),
+            attention=Dirac(no_scores),
             likelihood=self.likelihood,
             extras=extras,
         )
@@ -177,16 +179,19 @@ class GTP(Model):
         # a copy, so that the model keeps its mode and precision
         model = deepcopy(self).eval().requires_grad_(requires_grad=False)
         if bags.x.device.type == "mps":  # MPS has no float64
-            bags, model = bags.to("cpu"), model.cpu()
+            bags = bags.to("cpu")
+            model = model.cpu()
         model = model.double()
         with torch.autocast(bags.x.device.type, enabled=False):
             x = torch.cat([model.embed(v.double()) for v in bags.x.split(ROWS)])
             h, s = model.nodes(x, graph(bags, weighted=model.weighted, dtype=x.dtype))
             soft = s.softmax(1)
             tokens = model.tokens(pool_clusters(soft, h, bags.sizes)[0])
-            blocks = [b for b in model.blocks if isinstance(b, TransformerLayer)]
-            last = model.norm, model.classifier
-            u = [graph_cam(t, blocks, *last, unit_init=self.unit_init) for t in tokens]
+            blocks = [block for block in model.blocks if isinstance(block, TransformerLayer)]
+            u = []
+            for t in tokens:
+                cam = graph_cam(t, blocks, model.norm, model.classifier, unit_init=self.unit_init)
+                u.append(cam)
         return soft, torch.stack(u)
 
 
@@ -215,9 +220,9 @@ class GraphConv(nn.Module):
 def graph(bags: Bags, *, weighted: bool, dtype: torch.dtype) -> Arcs:
     """Return A, with every edge in both directions and without self-loops."""
     a = both_ways(bags)
-    return a.with_weights(
-        a.weights.to(dtype) if weighted else torch.ones_like(a.weights, dtype=dtype)
-    )
+    if weighted:
+        return a.with_weights(a.weights.to(dtype))
+    return a.with_weights(torch.ones_like(a.weights, dtype=dtype))
 
 
 # min-cut pooling: Bianchi, Grattarola & Alippi, ICML 2020, arXiv:1907.00481
@@ -227,20 +232,21 @@ def pool_clusters(
     soft: Float[Tensor, "n clusters"], h: Float[Tensor, "n d"], sizes: Sizes
 ) -> tuple[Float[Tensor, "bags clusters d"], Float[Tensor, "bags clusters clusters"]]:
     """Return SᵀH and SᵀS of each bag."""
-    both = torch.cat([h, soft], 1)
-    parts = zip(soft.split(list(sizes)), both.split(list(sizes)), strict=True)
-    products = torch.stack([s.T @ v for s, v in parts])
+    # one product per bag gives both
+    hs = torch.cat([h, soft], 1)
+    parts = zip(soft.split(list(sizes)), hs.split(list(sizes)), strict=True)
+    products = torch.stack([s_bag.T @ hs_bag for s_bag, hs_bag in parts])
     return products[..., : h.shape[1]], products[..., h.shape[1] :]
 
 
 def mincut(soft: Float[Tensor, "n clusters"], a: Arcs) -> Float[Tensor, " bags"]:
     """Return −tr(SᵀAS) / tr(SᵀDS) of each bag, in [−1, 0]; 0 for a bag without edges."""
     degrees = row_sum(a, a.weights[:, None])[:, 0]
-    around = (soft * propagate(a, soft)).sum(1)
-    within, total = segment_sum(
-        torch.stack([around, degrees * soft.square().sum(1)], 1), a.sizes
-    ).unbind(1)
-    return -within / torch.where(total > 0, total, 1.0)
+    # the terms of both traces, instance by instance
+    sas = (soft * propagate(a, soft)).sum(1)
+    sds = degrees * soft.square().sum(1)
+    tr_sas, tr_sds = segment_sum(torch.stack([sas, sds], 1), a.sizes).unbind(1)
+    return -tr_sas / torch.where(tr_sds > 0, tr_sds, 1.0)
 
 
 def ortho(gram: Float[Tensor, "bags clusters clusters"]) -> Float[Tensor, " bags"]:

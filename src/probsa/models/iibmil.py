@@ -82,9 +82,17 @@ def softened(
 
 @register(
     "iibmil",
-    original={"embed": None, "width": 256, "layers": 3, "heads": 2, "decoder_heads": 4,
-              "dropout": 0.1, "bank_epochs": 200, "restrict_negative_bags": False},
-)  # fmt: skip
+    original={
+        "embed": None,
+        "width": 256,
+        "layers": 3,
+        "heads": 2,
+        "decoder_heads": 4,
+        "dropout": 0.1,
+        "bank_epochs": 200,
+        "restrict_negative_bags": False,
+    },
+)
 class IIBMIL(Model):
     """Queries predict the bag's label; prototypes refine the labels of its instances.
 
@@ -167,8 +175,10 @@ class IIBMIL(Model):
         self.classifier = nn.Linear(queries * z, n_classes)
         self.prototypes: Tensor
         self.register_buffer("prototypes", torch.zeros(self.instance_classes, z))
-        self.instance_weight, self.bank_epochs = instance_weight, bank_epochs
-        self.warmup_epochs, self.restrict = warmup_epochs, restrict_negative_bags
+        self.instance_weight = instance_weight
+        self.bank_epochs = bank_epochs
+        self.warmup_epochs = warmup_epochs
+        self.restrict = restrict_negative_bags
         self._bank: dict[str, Tensor] = {}
         self.start_epoch(0, 1)
 
@@ -196,14 +206,14 @@ class IIBMIL(Model):
             similarity = (x.detach().to(self.prototypes.dtype) @ self.prototypes.T).softmax(1)
         extras = {
             "instance_logits": instance_logits,
-            "prototype_score": _of_positives(similarity),
+            "prototype_score": _positive_columns(similarity),
             "cross_attention": full_precision(weights),
         }
         if torch.is_grad_enabled():  # as large as the bag, and only `after_step` needs it
             extras["instance_features"] = x.detach()
         return Output(
             logits=logits[:, None],
-            attention=Dirac(_of_positives(instance_logits.softmax(1))),
+            attention=Dirac(_positive_columns(instance_logits.softmax(1))),
             likelihood=self.likelihood,
             extras=extras,
         )
@@ -250,8 +260,8 @@ class IIBMIL(Model):
             old = torch.cat(self.confidence(bags))
             allowed = self._candidates(y)[bags.bag]
             new = softened(old, x @ self.prototypes.T, allowed, momentum=self._momentum)
-            parts = new.split(list(bags.sizes))
-            self._bank |= {k: v.clone() for k, v in zip(bags.names, parts, strict=True)}
+            for name, labels in zip(bags.names, new.split(list(bags.sizes)), strict=True):
+                self._bank[name] = labels.clone()
         p = out.extras["instance_logits"].softmax(1)
         for c in y.unique().tolist():
             rows = (y == c)[bags.bag].nonzero()[:, 0]
@@ -278,6 +288,6 @@ class IIBMIL(Model):
         self._bank = dict(tensors)
 
 
-def _of_positives(p: Float[Tensor, "n c"]) -> Tensor:
+def _positive_columns(p: Float[Tensor, "n c"]) -> Tensor:
     """Return the second of two columns, or all of more."""
     return p[:, 1] if p.shape[1] == 2 else p

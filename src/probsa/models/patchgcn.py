@@ -84,7 +84,8 @@ class GraphLayer(nn.Module):
         self, conv: nn.Module, width: int, *, bare: bool, residual: bool, dropout: float
     ) -> None:
         super().__init__()
-        self.conv, self.residual = conv, residual
+        self.conv = conv
+        self.residual = residual
         self.norm = None if bare else nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
@@ -98,9 +99,14 @@ class GraphLayer(nn.Module):
 
 @register(
     "patchgcn",
-    original={"embed": 128, "attention_dim": 512, "rho": 512, "dropout": 0.25,
-              "attention_dropout": 0.25},
-)  # fmt: skip
+    original={
+        "embed": 128,
+        "attention_dim": 512,
+        "rho": 512,
+        "dropout": 0.25,
+        "attention_dropout": 0.25,
+    },
+)
 class PatchGCN(AttentionModel):
     """Graph convolutions, whose outputs are concatenated, then attention pooling.
 
@@ -177,16 +183,21 @@ class PatchGCN(AttentionModel):
                 "out, or take conv='gcn'"
             )
         self.conv = conv
-        self.layers = nn.ModuleList(
-            GraphLayer(
-                GENConv(w, bias=mlp_bias) if conv == "gen" else GCNConv(w if k else dim, w),
+        self.layers = nn.ModuleList()
+        for k in range(layers):
+            is_first = k == 0
+            if conv == "gen":
+                convolution = GENConv(w, bias=mlp_bias)
+            else:
+                convolution = GCNConv(dim if is_first else w, w)
+            layer = GraphLayer(
+                convolution,
                 w,
-                bare=block == "residual" and k == 0,
+                bare=block == "residual" and is_first,
                 residual=block == "residual",
                 dropout=layer_dropout,
             )
-            for k in range(layers)
-        )
+            self.layers.append(layer)
         self.phi = Embed(dim + layers * w, hidden, dropout=dropout)
         d = self.phi.out_dim
         options = {"trunk": trunk, "mean_bias": score_bias, "dropout": attention_dropout}

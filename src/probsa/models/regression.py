@@ -63,22 +63,25 @@ class LinearModel(Model):
     def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
         """Fit the weights; each bag is read once."""
         per_bag = sample_size(len(train)) if self.fit_on == "instances" else 0
-        features = _gathered(train, per_bag=per_bag, seed=self.seed)
+        features = _collect_features(train, per_bag=per_bag, seed=self.seed)
         weights = self.likelihood.class_weights
         fit = fit_logistic(
             features,
-            _gathered(validation) if len(validation) else None,
+            _collect_features(validation) if len(validation) else None,
             on=self.fit_on,
             classes=max(2, self.n_classes),
             class_weights=None if weights is None else weights.double().numpy(),
         )
-        weight, bias = fit.weight, fit.bias
+        weight = fit.weight
+        bias = fit.bias
         if self.n_classes == 2:  # two logits whose difference is that of the regression
-            weight, bias = (np.concatenate([-v, v]) / 2 for v in (weight, bias))
-        values = (weight, bias, features.mean, features.deviation, np.array([fit.c]))
-        own = (self.linear.weight, self.linear.bias, self.mean, self.deviation, self.c)
-        for tensor, value in zip(own, values, strict=True):
-            tensor.copy_(torch.from_numpy(value))
+            weight = np.concatenate([-weight, weight]) / 2
+            bias = np.concatenate([-bias, bias]) / 2
+        self.linear.weight.copy_(torch.from_numpy(weight))
+        self.linear.bias.copy_(torch.from_numpy(bias))
+        self.mean.copy_(torch.from_numpy(features.mean))
+        self.deviation.copy_(torch.from_numpy(features.deviation))
+        self.c.fill_(fit.c)
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
@@ -88,17 +91,19 @@ class LinearModel(Model):
             scores = g + self.linear.bias
             logits = segment_mean(scores, bags.sizes)[:, None]
         explanation = None
-        bias, likelihood = self.linear.bias, self.likelihood
+        likelihood = self.likelihood
         if self.explains and not self.training and not torch.is_grad_enabled():
-            even = g.new_zeros(1, len(g))
-            explanation = explain_pooling(even, g, bags.sizes, bias=bias, likelihood=likelihood)
+            # the mean is attention pooling with equal logits
+            f = g.new_zeros(1, len(g))
+            bias = self.linear.bias
+            explanation = explain_pooling(f, g, bags.sizes, bias=bias, likelihood=likelihood)
             explanation = replace(explanation, probability=likelihood.probability(scores))
-        shown = scores[:, 0] if self.n_classes == 1 else scores
+        instance_scores = scores[:, 0] if self.n_classes == 1 else scores
         weight = torch.ones_like(scores) / bags.offsets.diff()[bags.bag, None]
-        weight = weight.view_as(shown)
+        weight = weight.view_as(instance_scores)
         return Output(
             logits=logits,
-            attention=Dirac(shown),
+            attention=Dirac(instance_scores),
             likelihood=likelihood,
             extras={"weight_mean": weight, "weight_variance": torch.zeros_like(weight)},
             explanation=explanation,
@@ -150,7 +155,8 @@ class InstanceRegression(LinearModel):
         return {"nll": segment_mean(nll, bags.sizes).mean()}
 
 
-def _gathered(bags: Collection[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
+def _collect_features(bags: Collection[Bag], *, per_bag: int = 0, seed: int = 0) -> BagFeatures:
+    """Return what a fit needs of some bags, which are read one after another."""
     sums = FeatureSums(per_bag=per_bag, seed=seed)
     for bag in bags:
         if bag.y is None:

@@ -65,30 +65,37 @@ class Block(nn.Module):
         relative: Relative | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.scale = heads, scale
+        self.heads = heads
+        self.scale = scale
         self.norm1 = nn.LayerNorm(in_dim)
         self.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
         self.relative = relative
         self.proj = nn.Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim)
-        self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
     def attention(
         self, qkv: Float[Tensor, "t _"], places: Sequence[Places]
     ) -> list[RelativeAttention]:
         """Return the attention of each bag."""
-        parts = qkv.unflatten(1, (3, self.heads, -1)).split([len(where) for where in places])
+        counts = [len(bag_places) for bag_places in places]
+        bag_qkv = qkv.unflatten(1, (3, self.heads, -1)).split(counts)
         attentions = []
-        for part, where in zip(parts, places, strict=True):
-            q, k, v = part.permute(1, 2, 0, 3)
-            attentions.append(RelativeAttention(q, k, v, self.scale, self.relative, where))
+        for part, bag_places in zip(bag_qkv, places, strict=True):
+            q, k, v = part.permute(1, 2, 0, 3)  # (heads, t, width of a head) each
+            attentions.append(RelativeAttention(q, k, v, self.scale, self.relative, bag_places))
         return attentions
 
     def attend(self, qkv: Float[Tensor, "t _"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
+        """Return the attention's result, with the heads concatenated."""
         rate = self.dropout.p if self.training else 0.0
-        mixed = [a.result(dropout=rate) for a in self.attention(qkv, places)]
-        return torch.cat([m.transpose(0, 1).flatten(1) for m in mixed])
+        mixed = []
+        for attention in self.attention(qkv, places):
+            heads = attention.result(dropout=rate)
+            mixed.append(heads.transpose(0, 1).flatten(1))
+        return torch.cat(mixed)
 
     def rest(self, x: Float[Tensor, "t d"], mixed: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
         """Return z from the attention's result."""
@@ -103,13 +110,15 @@ class Block(nn.Module):
         self, z: Float[Tensor, "t d"], places: Sequence[Places]
     ) -> tuple[Float[Tensor, "bags d"], list[Float[Tensor, "h _"]]]:
         """Return the updated class tokens alone, and the attention of each."""
-        first, mixed, rows = slice(0, 1), [], []
+        mixed = []
+        rows = []
         for attention in self.attention(self.qkv(self.norm1(z)), places):
-            a = attention.weights(first)
+            a = attention.weights(slice(0, 1))  # the class token is the first one
             rows.append(a[:, 0])
             mixed.append(attention.pooled(self.dropout(a)).flatten())
-        heads = torch.stack([part[0] for part in z.split([len(where) for where in places])])
-        return self.rest(heads, torch.stack(mixed)), rows
+        bag_tokens = z.split([len(bag_places) for bag_places in places])
+        class_tokens = torch.stack([tokens[0] for tokens in bag_tokens])
+        return self.rest(class_tokens, torch.stack(mixed)), rows
 
 
 class WindowBlock(Block):
@@ -132,18 +141,22 @@ class WindowBlock(Block):
 
     def project(self, g: Float[Tensor, "t c"], index: Tensor) -> Float[Tensor, "o qkv"]:
         """Return LN(u) W, with γ, β and W reordered cell by cell, as windows are gathered."""
-        c, k2 = g.shape[1], index.shape[1]
-        gamma, beta = (p.view(c, k2).T.flatten() for p in (self.norm1.weight, self.norm1.bias))
+        c = g.shape[1]
+        k2 = index.shape[1]
+        # parameters are stored channel by channel, and windows are gathered cell by cell
+        gamma = self.norm1.weight.view(c, k2).T.flatten()
+        beta = self.norm1.bias.view(c, k2).T.flatten()
         w = self.qkv.weight.view(-1, c, k2).transpose(1, 2).flatten(1)
-        padded = F.pad(g, (0, 0, 0, 1))
+        padded = F.pad(g, (0, 0, 0, 1))  # a last row of zeros: the empty cell
 
         def block(index: Tensor) -> Tensor:
             u = padded.index_select(0, index.flatten()).view(len(index), k2 * c)
             return F.linear(F.layer_norm(u, (k2 * c,), gamma, beta, self.norm1.eps), w)
 
         parts = index.split(max(1, GATHERED // (k2 * c)))
-        run = recomputed(block) if len(parts) > 1 else block
-        return torch.cat([run(part) for part in parts])
+        # several blocks are computed anew in the backward pass: their windows take much memory
+        project_block = recomputed(block) if len(parts) > 1 else block
+        return torch.cat([project_block(part) for part in parts])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,10 +174,13 @@ class TokenMap:
 
 def numbered(indices: Sequence[Tensor], cells: Sequence[Cells]) -> Tensor:
     """Number the cells of all maps in one sequence, at whose end is the empty cell of each."""
-    total, start, parts = sum(map(len, cells)), 0, []
-    for index, own in zip(indices, cells, strict=True):
-        parts.append(torch.where(index == len(own), total, index + start))
-        start += len(own)
+    total = sum(map(len, cells))
+    start = 0
+    parts = []
+    for index, bag_cells in zip(indices, cells, strict=True):
+        is_empty = index == len(bag_cells)
+        parts.append(torch.where(is_empty, total, index + start))
+        start += len(bag_cells)
     return torch.cat(parts)
 
 
@@ -184,9 +200,17 @@ def cell_means(h: Float[Tensor, "n d"], place: Tensor, count: int) -> Float[Tens
 
 @register(
     "setmil",
-    original={"embed": None, "reduction": 5, "pyramid_dim": 64, "set_dim": None, "layers": 6,
-              "heads": 16, "dropout": 0.2, "empty": "tokens"},
-)  # fmt: skip
+    original={
+        "embed": None,
+        "reduction": 5,
+        "pyramid_dim": 64,
+        "set_dim": None,
+        "layers": 6,
+        "heads": 16,
+        "dropout": 0.2,
+        "empty": "tokens",
+    },
+)
 class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
 
@@ -246,7 +270,8 @@ class SETMIL(Model):
         if heads < 1 or d % heads:
             raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
         self.whole = empty == "tokens"
-        self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
+        self.size = reduction
+        self.stride = max(1, (reduction - 1) // 2)
         self.embed = Embed(in_dim, embed, activation="identity")
         wide = self.embed.out_dim
         self.reduce = (
@@ -289,7 +314,8 @@ class SETMIL(Model):
         self.check_coords(bags)
         maps = []
         for row, col in grid_cells(bags):
-            height, width = int(row.max()) + 1, int(col.max()) + 1
+            height = int(row.max()) + 1
+            width = int(col.max()) + 1
             cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
             tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
             maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
@@ -297,37 +323,51 @@ class SETMIL(Model):
 
     def reduced(self, h: Float[Tensor, "n c"], maps: Sequence[TokenMap]) -> Float[Tensor, "t r"]:
         """Return the features of the tokens, after the first reduction."""
-        cells = [at.cells for at in maps]
-        g = cell_means(h, numbered([at.place for at in maps], cells), sum(map(len, cells)))
+        cells = [bag_map.cells for bag_map in maps]
+        place = numbered([bag_map.place for bag_map in maps], cells)
+        g = cell_means(h, place, sum(map(len, cells)))
         if not isinstance(self.reduce, WindowBlock):
             return self.reduce(g)
-        options = {"size": self.size, "stride": self.stride}
-        index = numbered([at.cells.windows(at.tokens, **options) for at in maps], cells)
-        return self.reduce(g, index, [at.places(first=False) for at in maps])
+        windows = []
+        for bag_map in maps:
+            index = bag_map.cells.windows(bag_map.tokens, size=self.size, stride=self.stride)
+            windows.append(index)
+        places = [bag_map.places(first=False) for bag_map in maps]
+        return self.reduce(g, numbered(windows, cells), places)
 
     def fuse(self, g: Float[Tensor, "t r"], maps: Sequence[TokenMap]) -> Float[Tensor, "t e"]:
         """Return the tokens of the pyramid's window sizes, concatenated."""
-        cells, places = [at.tokens for at in maps], [at.places(first=False) for at in maps]
-        parts = []
+        tokens = [bag_map.tokens for bag_map in maps]
+        places = [bag_map.places(first=False) for bag_map in maps]
+        levels = []
         for size, level in zip(WINDOWS, self.pyramid, strict=True):
-            index = numbered([own.windows(own, size=size) for own in cells], cells)
-            parts.append(level(g, index, places))
-        return torch.cat(parts, 1)
+            windows = [bag_tokens.windows(bag_tokens, size=size) for bag_tokens in tokens]
+            levels.append(level(g, numbered(windows, tokens), places))
+        return torch.cat(levels, 1)
 
     def sequence(self, z: Float[Tensor, "t e"], maps: Sequence[TokenMap]) -> Float[Tensor, "s d"]:
         """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
-        z, d = self.widen(z), self.class_token.shape[2]
-        parts = z.split([len(at.tokens) for at in maps])
-        tokens = [part for own in parts for part in (self.class_token[0].to(z.dtype), own)]
-        numbers = [1 + at.tokens.row * at.tokens.width + at.tokens.col for at in maps]
-        p = torch.cat([F.pad(own, (1, 0)) for own in numbers])
-        return self.dropout(torch.cat(tokens) + sinusoid(p, d).to(self.class_token.dtype))
+        z = self.widen(z)
+        class_token = self.class_token[0].to(z.dtype)
+        tokens: list[Tensor] = []
+        positions: list[Tensor] = []
+        bag_tokens = z.split([len(bag_map.tokens) for bag_map in maps])
+        for bag_map, part in zip(maps, bag_tokens, strict=True):
+            tokens += [class_token, part]
+            # cells are counted from 1 along the rows of the map, and 0 is the class token
+            cells = bag_map.tokens
+            number = 1 + cells.row * cells.width + cells.col
+            positions.append(F.pad(number, (1, 0)))
+        p = torch.cat(positions)
+        encoding = sinusoid(p, self.class_token.shape[2]).to(self.class_token.dtype)
+        return self.dropout(torch.cat(tokens) + encoding)
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
         maps = self.lay_out(bags)
-        z = self.sequence(self.fuse(self.reduced(self.embed(bags.x), maps), maps), maps)
-        places = [at.places(first=True) for at in maps]
+        g = self.reduced(self.embed(bags.x), maps)
+        z = self.sequence(self.fuse(g, maps), maps)
+        places = [bag_map.places(first=True) for bag_map in maps]
         for block in self.blocks[:-1]:
             z = block(z, places)
         # only the class token of the last block is used, so its other queries are not computed
@@ -337,8 +377,10 @@ class SETMIL(Model):
         with torch.autocast(head.device.type, enabled=False):
             logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
         scores = []  # the class token's weights of the instances' cells
-        for a, at in zip(rows, maps, strict=True):
-            weight = at.tokens.interpolated(a.mean(0)[1:], at.cells, stride=self.stride)
-            scores.append(weight[at.place])
+        for a, bag_map in zip(rows, maps, strict=True):
+            # the mean over heads, without the weight of the class token itself
+            token_weights = a.mean(0)[1:]
+            weights = bag_map.tokens.interpolated(token_weights, bag_map.cells, stride=self.stride)
+            scores.append(weights[bag_map.place])
         attention = Dirac(torch.cat(scores))
         return Output(logits=logits[:, None], attention=attention, likelihood=self.likelihood)

@@ -50,16 +50,19 @@ class PPEG(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.wide, self.middle, self.narrow = (
-            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in (7, 5, 3)
-        )
+        self.wide = nn.Conv2d(dim, dim, 7, padding=3, groups=dim)
+        self.middle = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        self.narrow = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Float[Tensor, "t d"], counts: Sequence[int]) -> Float[Tensor, "t d"]:
-        wide, middle, narrow = self.wide, self.middle, self.narrow
-        one = torch.zeros_like(wide.weight)
-        one[:, :, 3, 3] = 1
-        kernel = wide.weight + F.pad(middle.weight, [1] * 4) + F.pad(narrow.weight, [2] * 4) + one
-        biases = [conv.bias for conv in (wide, middle, narrow) if conv.bias is not None]
+        # the sum of three convolutions and the identity is one convolution
+        identity = torch.zeros_like(self.wide.weight)
+        identity[:, :, 3, 3] = 1
+        middle = F.pad(self.middle.weight, [1] * 4)
+        narrow = F.pad(self.narrow.weight, [2] * 4)
+        kernel = self.wide.weight + middle + narrow + identity
+        convolutions = (self.wide, self.middle, self.narrow)
+        biases = [conv.bias for conv in convolutions if conv.bias is not None]
         bias = torch.stack(biases).sum(0)
         parts = []
         for tokens in x.split(list(counts)):
@@ -97,16 +100,20 @@ class SquareEncoder(nn.Module):
 
         The first a = M² − N instances are repeated to fill the M = ⌈√N⌉ rows of the square.
         """
-        squares = [(math.isqrt(n - 1) + 1) ** 2 for n in sizes]
-        bags = zip(h.split(list(sizes)), squares, strict=True)
-        return [torch.cat([self.cls_token[0], v, v[: square - len(v)]]) for v, square in bags]
+        tokens: list[Tensor] = []
+        for h_bag in h.split(list(sizes)):
+            n = len(h_bag)
+            m = math.isqrt(n - 1) + 1
+            tokens.append(torch.cat([self.cls_token[0], h_bag, h_bag[: m**2 - n]]))
+        return tokens
 
     def encode(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int]
     ) -> tuple[Sequence[Tensor], list[BagAttention]]:
         """Return each bag's tokens after the last layer, before the norm, and its attention."""
         parts = self.tokens(h, sizes)
-        x, counts = torch.cat(parts), [len(tokens) for tokens in parts]
+        counts = [len(tokens) for tokens in parts]
+        x = torch.cat(parts)
         attention: list[BagAttention] = []
         for k, block in enumerate(self.blocks):
             assert isinstance(block, NystromLayer)
@@ -155,10 +162,16 @@ class TransMIL(Model):
         with torch.autocast(bags.x.device.type, enabled=False):
             classes = torch.stack([x[0] for x in tokens])
             logits = self.classifier(self.encoder.norm(classes))
-        # the attention to the instances, without that to the class token, copies and padding
-        rows = zip(attention, tokens, bags.sizes, strict=True)
-        score = torch.cat([a.row(-len(x))[-len(x) :][1 : n + 1].mean(1) for a, x, n in rows])
-        return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
+        scores: list[Tensor] = []
+        for a, x, n in zip(attention, tokens, bags.sizes, strict=True):
+            # the row of the class token, which is behind the padding of Nyström attention
+            row = a.row(-len(x))[-len(x) :]
+            # the attention to the instances, without that to the class token and to copies
+            scores.append(row[1 : n + 1].mean(1))
+        attention_scores = Dirac(torch.cat(scores))
+        return Output(
+            logits=logits[:, None], attention=attention_scores, likelihood=self.likelihood
+        )
 
 
 HIDDEN = (*PARTS, *TRUNK, "classifier_hidden")

@@ -32,8 +32,10 @@ from ..variational import Dirac
 from ._base import Model, Output, Provenance
 from ._registry import register
 
-WARMUP_BLOCK, BLOCK = 2, 5
-"""Numbers of epochs between changes of the step, in the warm-up and after it."""
+WARMUP_BLOCK = 2
+"""Number of epochs between changes of the step in the warm-up."""
+BLOCK = 5
+"""Number of epochs between changes of the step after the warm-up."""
 
 
 @register("vmil", original={"embed": 256, "layers": 5, "feedforward": 64, "reduction": "sum"})
@@ -102,8 +104,11 @@ class VMIL(Model):
         seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.gamma, self.reduction, self.warmup = gamma, reduction, warmup
-        self.step, self.warming = "m", True
+        self.gamma = gamma
+        self.reduction = reduction
+        self.warmup = warmup
+        self.step = "m"
+        self.warming = True
 
         first = Embed(in_dim, embed, dropout=dropout)
         self.p_branch = nn.Sequential(first, nn.Linear(first.out_dim, embed), nn.ReLU())
@@ -150,17 +155,25 @@ class VMIL(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `e_step` or `m_step`, as `start_epoch` determined."""
         y = self.labels(bags).to(out.logits.dtype)
-        logit, target = out.extras["p_logit"], y[bags.bag]
+        target = y[bags.bag]
         if self.step == "e":
-            logit, target = out.extras["q_logit"], target * logit.detach().sigmoid()
-        elif not self.warming:
-            q = out.extras["q"]
-            target = target * (q > threshold(q, bags.sizes, gamma=self.gamma)[bags.bag])
+            # q learns p's probabilities, in positive bags
+            logit = out.extras["q_logit"]
+            target = target * out.extras["p_logit"].detach().sigmoid()
+        else:
+            logit = out.extras["p_logit"]
+            if not self.warming:
+                # after the warm-up, only instances above τ are positive
+                q = out.extras["q"]
+                tau = threshold(q, bags.sizes, gamma=self.gamma)[bags.bag]
+                target = target * (q > tau)
+        cross_entropy = F.softplus(logit) - target * logit
         reduce = segment_mean if self.reduction == "mean" else segment_sum
-        term = reduce(F.softplus(logit) - target * logit, bags.sizes)
+        terms = reduce(cross_entropy, bags.sizes)
         weights = self.likelihood.class_weights
-        by_bag = 1.0 if weights is None else weights.to(y.dtype)[y.long()]
-        return {f"{self.step}_step": (term * by_bag).mean()}
+        if weights is not None:
+            terms = terms * weights.to(y.dtype)[y.long()]
+        return {f"{self.step}_step": terms.mean()}
 
 
 def schedule(epoch: int, warmup: int) -> Literal["e", "m"]:
@@ -173,7 +186,8 @@ def schedule(epoch: int, warmup: int) -> Literal["e", "m"]:
 
 def threshold(q: Float[Tensor, " n"], sizes: Sizes, *, gamma: float) -> Float[Tensor, " bags"]:
     """Return τ = min q + γ (max q − min q) of each bag."""
-    low, high = -segment_max(-q, sizes), segment_max(q, sizes)
+    low = -segment_max(-q, sizes)
+    high = segment_max(q, sizes)
     return low + gamma * (high - low)
 
 
