@@ -54,27 +54,34 @@ def dissect(
     bottom = max(0, int(np.ceil(np.log2(n / leaf))))
     coords = _distances(edges, n) if coords is None else coords
     reach = np.ptp(coords, 0).astype(float)
-    place = np.empty(coords.T.shape, np.int64)
-    """The place of each instance along each axis."""
+    place = np.empty(coords.T.shape, np.int64)  # of each instance along each axis
     for axis, c in enumerate(coords.T):
         place[axis, np.lexsort([*coords.T, c])] = np.arange(n)
-    depth, node = np.full(n, bottom, np.int8), np.empty(n, np.int64)
-    part, active, (i, j) = np.zeros(n, np.int64), np.arange(n), edges
+    depth = np.full(n, bottom, np.int8)
+    node = np.empty(n, np.int64)
+    part = np.zeros(n, np.int64)  # the part of the graph that an instance is in, of 2^k
+    active = np.arange(n)  # the instances that are in no separator yet
+    i, j = edges  # the edges between these
     for k in range(bottom):
+        # every part is cut along the axis in which the parts are longest now
         axis = reach.argmax()
         reach[axis] /= 2
+        # the first half of a part's instances becomes part 2m, the second one 2m + 1
         active = active[np.argsort(part[active] * n + place[axis, active])]
         count = np.bincount(part[active], minlength=2**k)
         rank = np.arange(len(active)) - (count.cumsum() - count).repeat(count)
         part[active] = 2 * part[active] + (2 * rank >= count.repeat(count))
+        # an edge between both halves is cut by taking out its end in the first half
         apart = part[i] ^ part[j]
         cut = np.flatnonzero(apart == 1)
         separator = np.where(part[i[cut]] & 1, j[cut], i[cut])
-        depth[separator], node[separator] = k, part[separator] >> 1
+        depth[separator] = k
+        node[separator] = part[separator] >> 1
         part[separator] = -1
         active = active[part[active] >= 0]
         within = np.flatnonzero(apart == 0)
-        i, j = i[within], j[within]
+        i = i[within]
+        j = j[within]
     node[active] = part[active]
     return levels_of(edges, depth, node)
 
@@ -87,13 +94,16 @@ def _distances(edges: Int[np.ndarray, "2 e"], n: int) -> Shaped[np.ndarray, "n 2
     graph = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(n, n)).tocsr()
     parts, part = connected_components(graph, directed=False)
     last = np.bincount(part, minlength=parts).cumsum() - 1
-    ends, nearest = [], np.zeros(n)
+    distances: list[np.ndarray] = []
+    nearest = np.zeros(n)
     for k in range(5):
-        start = np.lexsort((nearest, part))[last]  # one end of each connected component
-        away = dijkstra(graph, directed=False, indices=start, unweighted=True, min_only=True)
+        # of each connected component, the instance that is farthest from the ends so far
+        end = np.lexsort((nearest, part))[last]
+        away = dijkstra(graph, directed=False, indices=end, unweighted=True, min_only=True)
+        # the first start is arbitrary, and is forgotten when an end is found
         nearest = away if k < 2 else np.minimum(nearest, away)
-        ends.append(away)
-    _, a, b, c, d = ends
+        distances.append(away)
+    _, a, b, c, d = distances
     return np.stack([a - b + c - d, a - b - c + d], 1)
 
 
@@ -109,50 +119,61 @@ def levels_of(
 
     The numbers of pivots are filled up to a multiple.
     """
-    n, bottom = len(depth), int(depth.max())
+    n = len(depth)
+    bottom = int(depth.max())
+    # the ends of each edge: the deeper one, whose level has the edge's entry, and the other
     low, high = np.where(depth[edges[0]] > depth[edges[1]], edges, edges[::-1])
     by_depth = np.argsort(depth[low], kind="stable")
-    at = np.split(by_depth, np.bincount(depth[low], minlength=bottom + 1).cumsum()[:-1])
-    # a member of a boundary is one number, node * n + instance
+    level_edges = np.split(by_depth, np.bincount(depth[low], minlength=bottom + 1).cumsum()[:-1])
+    # A boundary has the instances above that an edge of the node leads to, and those that it
+    # inherits from its children. A member is one number, node * n + instance.
     members = [np.empty(0, np.int64)] * (bottom + 2)
     for k in range(bottom, 0, -1):
-        across = at[k][depth[high[at[k]]] < k]
-        of_children = members[k + 1][depth[members[k + 1] % n] < k]
-        inherited = of_children // n // 2 * n + of_children % n
-        found = np.sort(np.r_[node[low[across]] * n + high[across], inherited])
-        members[k] = found[np.r_[True, found[1:] != found[:-1]][: len(found)]]
-    row, tables, columns = np.empty(n, np.int64), [], []
+        leaving = level_edges[k][depth[high[level_edges[k]]] < k]
+        from_children = members[k + 1][depth[members[k + 1] % n] < k]
+        inherited = from_children // n // 2 * n + from_children % n
+        # sorted and distinct; np.unique would hash the numbers, which takes longer
+        merged = np.sort(np.r_[node[low[leaving]] * n + high[leaving], inherited])
+        members[k] = merged[np.r_[True, merged[1:] != merged[:-1]][: len(merged)]]
+    row = np.empty(n, np.int64)  # of each instance in the matrix of its own node
+    tables = []
+    columns = []
     for k in range(bottom + 1):
-        own = np.flatnonzero(depth == k)
-        own = own[np.argsort(node[own], kind="stable")]
+        instances = np.flatnonzero(depth == k)
+        instances = instances[np.argsort(node[instances], kind="stable")]
         nodes = roots * 2**k
-        pivots, row[own] = _table(node[own], own, nodes=nodes, filler=n, multiple=multiple)
+        pivots, row[instances] = _table(
+            node[instances], instances, nodes=nodes, filler=n, multiple=multiple
+        )
         boundary, column = _table(*np.divmod(members[k], n), nodes=nodes, filler=n)
         tables.append((pivots, boundary))
         columns.append(column + pivots.shape[1])
 
-    def rows(k: int, of_node: np.ndarray, instance: np.ndarray) -> np.ndarray:
+    def rows(k: int, matrix: np.ndarray, instance: np.ndarray) -> np.ndarray:
         """Return the row of each instance in the matrix of a node at depth k."""
-        found, further = row[instance], np.flatnonzero(depth[instance] < k)
-        key = of_node[further] * n + instance[further]
-        found[further] = columns[k][np.searchsorted(members[k], key)]
-        return found
+        place = row[instance]
+        above = np.flatnonzero(depth[instance] < k)  # in the boundary, behind the pivots
+        key = matrix[above] * n + instance[above]
+        place[above] = columns[k][np.searchsorted(members[k], key)]
+        return place
 
     levels = []
     for k, (pivots, boundary) in enumerate(tables):
-        of_node, instance = np.divmod(members[k], n)
-        in_parent = rows(k - 1, of_node // 2, instance)
-        i, j = low[at[k]], high[at[k]]
-        ends = np.sort([row[i], rows(k, node[i], j)], 0)
-        levels.append(
-            Level(
-                pivots=pivots,
-                boundary=boundary,
-                above=_table(of_node, in_parent, nodes=len(pivots), filler=0)[0],
-                edges=at[k],
-                entries=np.stack([node[i], *ends[::-1]]),
-            )
+        matrix, instance = np.divmod(members[k], n)
+        in_parent = rows(k - 1, matrix // 2, instance)
+        above, _ = _table(matrix, in_parent, nodes=len(pivots), filler=0)
+        i = low[level_edges[k]]
+        j = high[level_edges[k]]
+        # the larger row first: entries are below the diagonal
+        column_of, row_of = np.sort([row[i], rows(k, node[i], j)], 0)
+        level = Level(
+            pivots=pivots,
+            boundary=boundary,
+            above=above,
+            edges=level_edges[k],
+            entries=np.stack([node[i], row_of, column_of]),
         )
+        levels.append(level)
     return levels
 
 

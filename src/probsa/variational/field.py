@@ -44,21 +44,22 @@ class _ByGradMode(Generic[T]):
     """
 
     def __init__(self, compute: "Callable[[Field], T]") -> None:
-        self.compute, self.__doc__ = compute, compute.__doc__
+        self.compute = compute
+        self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, field: "Field", owner: type) -> T:
-        recorded = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        key = (self.name, recorded)
+        has_gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        key = (self.name, has_gradients)
         if key not in field.computed:
-            with nullcontext() if recorded else _constants():
+            with nullcontext() if has_gradients else _constants():
                 field.computed[key] = self.compute(field)
         return field.computed[key]
 
 
-class _Known(torch.autograd.Function):
+class _WithGradient(torch.autograd.Function):
     """A value whose differential is known: `pull` maps its gradient to that of x."""
 
     @staticmethod
@@ -110,7 +111,9 @@ class Field(Posterior):
     ) -> None:
         if not prior.is_proper:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
-        self.nu, self.tau, self.prior = nu, tau, prior
+        self.nu = nu
+        self.tau = tau
+        self.prior = prior
         self.computed: dict[tuple[str, bool], Any] = {}
         """Values by name and grad mode, see `_ByGradMode`."""
         # the classes are more bags, class after class; m of them have N instances together
@@ -120,7 +123,7 @@ class Field(Posterior):
             self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
             self._kappa = prior.kappa_of(bags, dtype=self._full).repeat(self._classes)
             self._prior = prior.with_kappa(self._kappa)
-            self._own, self._pairs = self._prior.precision(self._bags, dtype=self._full)
+            self._diagonal, self._pairs = self._prior.precision(self._bags, dtype=self._full)
             levels = torch.as_tensor(level, dtype=self._full, device=nu.device).reshape(-1)
             self._level = levels.expand(self._classes).repeat_interleave(len(nu))
 
@@ -150,7 +153,7 @@ class Field(Posterior):
     @cached_property
     def _gmrf(self) -> GMRF:
         with _constants():
-            return GMRF(self._own + self._tau, self._pairs, bags=self._bags)
+            return GMRF(self._diagonal + self._tau, self._pairs, bags=self._bags)
 
     @cached_property
     def _solution(self) -> Float[Tensor, "one N"]:
@@ -172,14 +175,18 @@ class Field(Posterior):
         """
         m = self._solution
         b = (self._tau * self._nu)[None]
-        m = _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
+        m = _WithGradient.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
         return m - self._level
 
     @_ByGradMode
     def full_variance(self) -> Float[Tensor, " N"]:
         """The marginal variances, in the same precision: d diag S = −diag(S diag(dτ) S)."""
         gmrf = self._gmrf
-        return _Known.apply(self._tau, self._marginals, lambda grad: -gmrf.probed(grad)[1])  # pyright: ignore
+
+        def pull(grad: Tensor) -> Tensor:
+            return -gmrf.probed(grad)[1]
+
+        return _WithGradient.apply(self._tau, self._marginals, pull)  # pyright: ignore
 
     @property
     def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -199,9 +206,9 @@ class Field(Posterior):
         mean over several classes.
         """
         with _constants():
-            own = self._marginals * self._tau
+            own_weight = self._marginals * self._tau
             total = self._gmrf.solve(self._tau[None])[0]
-            weight = (1 - own / total).clamp_min(0) * self._tied
+            weight = (1 - own_weight / total).clamp_min(0) * self._tied
         return weight.view(self._classes, -1).mean(0).to(self.nu.dtype)
 
     @cached_property
@@ -225,8 +232,9 @@ class Field(Posterior):
         x = self._gmrf.deviations(noise)
         if torch.is_grad_enabled():
             b = -self._change / 2 * x
-            moved: Tensor = _Known.apply(b, b.detach(), self._gmrf.solve)  # pyright: ignore
-            x = x + moved.to(x.dtype)
+            # a value of 0, with the gradient of x
+            motion: Tensor = _WithGradient.apply(b, b.detach(), self._gmrf.solve)  # pyright: ignore
+            x = x + motion.to(x.dtype)
         return self.full_mean.to(x.dtype) + x
 
     @_ByGradMode
@@ -238,10 +246,14 @@ class Field(Posterior):
     def expected_energy(self) -> ExpectedEnergy:  # pyright: ignore[reportIncompatibleVariableOverride]
         tied = self._tied.to(self._full)
         sizes = self._bags.sizes
+        # E_q[½ fᵀPf] = ½ mᵀPm + ½ tr(PS), and P = 2κ(L + εI)
         energy = segment_sum(self._mean_energies * tied, sizes)
         energy = (energy + segment_sum(self._traces * tied, sizes) / 2) / self._kappa
-        per_class = (v.view(self._classes, -1).sum(0) for v in (energy, segment_sum(tied, sizes)))
-        return ExpectedEnergy(*per_class)
+        instances = segment_sum(tied, sizes)
+        return ExpectedEnergy(
+            energy=energy.view(self._classes, -1).sum(0),
+            instances=instances.view(self._classes, -1).sum(0),
+        )
 
     @_ByGradMode
     def _probed(self) -> Float[Tensor, "two N"]:
@@ -264,13 +276,15 @@ class Field(Posterior):
         Raises:
             InputError: the prior is not the one that the field was made with.
         """
-        kappa = self._kappa[: len(bags)]
+        kappa = self._kappa[: len(bags)]  # of the first class; the others have the same
         has_same_kappa = torch.equal(prior.kappa_of(bags, dtype=kappa.dtype), kappa)
         if not has_same_kappa or not self.prior.has_form_of(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = self._bags.offsets.diff()
-        moved = segment_sum(self._probed[0] * self._change, self._bags.sizes)
-        log_det = self._gmrf.log_determinants() + moved
+        # d log|Q| = tr(S diag(dτ)), with the value 0 here
+        change = segment_sum(self._probed[0] * self._change, self._bags.sizes)
+        log_det = self._gmrf.log_determinants() + change
+        # log|Q| − N − N log 2κ, without log|L + εI|
         rest = log_det - sizes * (1 + (2 * self._kappa).log())
         energy = segment_sum(self._mean_energies, self._bags.sizes)
         trace = segment_sum(self._traces, self._bags.sizes) / 2

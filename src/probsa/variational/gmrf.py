@@ -107,7 +107,10 @@ class GMRF:
             x, y = self.solve(torch.cat([z, d * z])).chunk(2)
             out[:, :-1] = torch.stack([(z * x).mean(0), (x * y).mean(0)])
         filled = torch.cat([d, d.new_zeros(1)])
-        for front in (factor.fronts[0] for factor in self._factors if len(factor.fronts) == 1):
+        for factor in self._factors:
+            if len(factor.fronts) > 1:
+                continue
+            front = factor.fronts[0]  # of small bags: S has no further entries
             s = front.inverse.mT @ front.inverse
             out[0, front.pivots] = s.diagonal(dim1=1, dim2=2)
             out[1, front.pivots] = (s.square() @ filled[front.pivots][:, :, None])[:, :, 0]
@@ -115,9 +118,9 @@ class GMRF:
 
     def log_determinants(self) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag."""
-        bags = torch.tensor([b for factor in self._factors for b in factor.bags])
-        joined = torch.cat([factor.log_determinant for factor in self._factors])
-        return joined[bags.argsort().to(joined.device)]
+        numbers = torch.tensor([bag for factor in self._factors for bag in factor.bags])
+        values = torch.cat([factor.log_determinant for factor in self._factors])
+        return values[numbers.argsort().to(values.device)]
 
 
 class Tree(NamedTuple):
@@ -158,18 +161,27 @@ class Factor:
     def __init__(
         self, diagonal: Float[Tensor, " n_plus_1"], pairs: Float[Tensor, " e"], tree: Tree
     ) -> None:
-        self.bags, fronts, device = tree.bags, [], diagonal.device
+        device = diagonal.device
+        self.bags = tree.bags
         self.log_determinant = diagonal.new_zeros(len(tree.bags))
-        rows, own_pairs = tree.rows.to(device), pairs[tree.edges.to(device)]
-        update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=device)
-        for level, parent in zip(tree.levels[::-1], [*tree.levels[-2::-1], None], strict=True):
-            of_level = (level.above, level.edges, level.entries, level.pivots, level.boundary)
-            above, edges, entries, *at = (torch.from_numpy(v).to(device) for v in of_level)
-            pivots, boundary = (rows[v] for v in at)
+        rows = tree.rows.to(device)
+        tree_pairs = pairs[tree.edges.to(device)]
+        # what the level below adds to the matrices of this one, and where
+        update = diagonal[:0]
+        source = torch.empty(0, dtype=torch.long, device=device)
+        fronts: list[Front] = []
+        parents = [*tree.levels[-2::-1], None]
+        for level, parent in zip(tree.levels[::-1], parents, strict=True):
+            pivots = rows[torch.from_numpy(level.pivots).to(device)]
+            boundary = rows[torch.from_numpy(level.boundary).to(device)]
+            above = torch.from_numpy(level.above).to(device)
+            edges = torch.from_numpy(level.edges).to(device)
+            entries = torch.from_numpy(level.entries).to(device)
             nodes, p = pivots.shape
+            # assemble Q of the level's pivots, with the updates of the nodes below
             matrices = diagonal.new_zeros(nodes, level.size, level.size)
             matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
-            matrices[tuple(entries)] = own_pairs[edges]
+            matrices[tuple(entries)] = tree_pairs[edges]
             matrices.view(-1).index_add_(0, source.flatten(), update.flatten())
             root, failed = torch.linalg.cholesky_ex(matrices[:, :p, :p])
             # no error: a diverged model gives NaN here, which the training loop reports
@@ -179,28 +191,31 @@ class Factor:
             eye = torch.eye(p, dtype=root.dtype, device=root.device).expand_as(root)
             inverse = torch.linalg.solve_triangular(root, eye, upper=False)
             border = matrices[:, p:, :p] @ inverse.mT
+            # the Schur complement of the pivots
             update = torch.baddbmm(matrices[:, p:, p:], border, border.mT, alpha=-1)
+            # the children 2m and 2m + 1 add to the matrix m of the level above, in flat indices
             size = 0 if parent is None else parent.size
             first = torch.arange(nodes, device=device)[:, None, None] // 2 * size
             source = (first + above[:, :, None]) * size + above[:, None]
             fronts.append(Front(pivots, boundary, source, inverse, border))
-        self.fronts: list[Front] = fronts[::-1]
+        self.fronts = fronts[::-1]  # the root first
         self._fronts = {diagonal.dtype: self.fronts}
 
     def fronts_in(self, dtype: torch.dtype) -> list[Front]:
         """Return the fronts in a precision."""
         if dtype not in self._fronts:
             self._fronts[dtype] = [
-                Front(*f[:3], f.inverse.to(dtype), f.border.to(dtype)) for f in self.fronts
+                front._replace(inverse=front.inverse.to(dtype), border=front.border.to(dtype))
+                for front in self.fronts
             ]
         return self._fronts[dtype]
 
     def forth(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻¹x, in the bags' rows."""
         for front in reversed(self.fronts_in(x.dtype)):
-            own = front.inverse @ x[front.pivots]
-            x[front.pivots] = own
-            x.index_add_(0, front.boundary.flatten(), (front.border @ own).flatten(0, 1), alpha=-1)
+            x_p = front.inverse @ x[front.pivots]
+            x[front.pivots] = x_p
+            x.index_add_(0, front.boundary.flatten(), (front.border @ x_p).flatten(0, 1), alpha=-1)
 
     def back(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻ᵀx, whose covariance is S if x is standard normal."""
@@ -210,43 +225,66 @@ class Factor:
 
     def marginals(self, x: Float[Tensor, "n_plus_1 1"]) -> None:
         """Replace x by diag S, by selected inversion (Takahashi's equations) from the root down."""
-        above = x
+        above = x  # S of the level above; the root has no boundary and reads nothing of it
         for front in self.fronts:
+            # with G = L_bp L_pp⁻¹: S_bp = −S_bb G and S_pp = L_pp⁻ᵀ L_pp⁻¹ + Gᵀ S_bb G
             gain = front.border @ front.inverse
-            outer = above.flatten()[front.source]  # the root has no boundary
-            across = outer @ gain
-            own = torch.baddbmm(front.inverse.mT @ front.inverse, gain.mT, across)
-            x[front.pivots, 0] = own.diagonal(dim1=1, dim2=2)
-            above = torch.cat([torch.cat([own, -across.mT], 2), torch.cat([-across, outer], 2)], 1)
+            s_bb = above.flatten()[front.source]
+            s_gain = s_bb @ gain
+            s_pp = torch.baddbmm(front.inverse.mT @ front.inverse, gain.mT, s_gain)
+            x[front.pivots, 0] = s_pp.diagonal(dim1=1, dim2=2)
+            top = torch.cat([s_pp, -s_gain.mT], 2)
+            bottom = torch.cat([-s_gain, s_bb], 2)
+            above = torch.cat([top, bottom], 1)
 
 
 def _trees(bags: Bags) -> Iterator[Tree]:
     """Yield the tree of each large bag, and one for the small bags of similar sizes."""
+    offsets = bags.offsets.tolist()
+    edges = bags.edges.cpu().numpy()
+    # edges are sorted bag by bag: those of bag b are edges[:, bounds[b]:bounds[b + 1]]
     bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
-    offsets, edges = bags.offsets.tolist(), bags.edges.cpu().numpy()
     coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
     place = np.empty(offsets[-1], np.int64)  # of each row within its tree
-    groups: dict[tuple[bool, int], list[int]] = {}
-    for b, n in enumerate(bags.sizes):
-        groups.setdefault((True, b) if n > DENSE else (False, -(-n // STEP)), []).append(b)
-    for (large, _), own in groups.items():
-        rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in own])
-        at = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in own])
+    for tree_bags in _bags_of_trees(bags.sizes):
+        rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in tree_bags])
+        tree_edges = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in tree_bags])
         n = len(rows)
         place[rows] = np.arange(n)
-        local = place[edges[:, at]]
-        if not large:
-            node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
-            flat = np.zeros(n, np.int64)
-            levels = levels_of(local, flat, node, roots=len(own), multiple=STEP)
+        local = place[edges[:, tree_edges]]
+        if bags.sizes[tree_bags[0]] <= DENSE:
+            # every bag is a root without children
+            node = np.arange(len(tree_bags)).repeat([bags.sizes[b] for b in tree_bags])
+            depth = np.zeros(n, np.int64)
+            levels = levels_of(local, depth, node, roots=len(tree_bags), multiple=STEP)
         else:
             levels = dissect(local, n, coords=None if coords is None else coords[rows], leaf=LEAF)
             elements = sum(len(level.pivots) * level.size**2 for level in levels)
             if elements > LARGEST:
                 raise InputError(
-                    f"bag {bags.names[own[0]]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
-                    "for a field posterior, because no small part of its graph separates the "
-                    "rest. Use a posterior other than `field`, or edges between near instances"
+                    f"bag {bags.names[tree_bags[0]]!r} of {n:,} instances needs "
+                    f"{8e-9 * elements:.0f} GB for a field posterior, because no small part of its "
+                    "graph separates the rest. Use a posterior other than `field`, or edges "
+                    "between near instances"
                 )
         filled = np.append(rows, offsets[-1])
-        yield Tree(levels, torch.from_numpy(filled), torch.from_numpy(at), own)
+        yield Tree(levels, torch.from_numpy(filled), torch.from_numpy(tree_edges), tree_bags)
+
+
+def _bags_of_trees(sizes: Sequence[int]) -> list[list[int]]:
+    """Return the bags of each tree: one large bag, or all small bags of similar sizes.
+
+    Trees are in the order of their first bags.
+    """
+    groups: list[list[int]] = []
+    small: dict[int, list[int]] = {}
+    for b, n in enumerate(sizes):
+        steps = -(-n // STEP)
+        if n > DENSE:
+            groups.append([b])
+        elif steps in small:
+            small[steps].append(b)
+        else:
+            small[steps] = [b]
+            groups.append(small[steps])
+    return groups

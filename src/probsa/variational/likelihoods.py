@@ -121,8 +121,8 @@ class Likelihood(nn.Module, ABC):
 
     def __init__(self, *, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__()
-        w = None if class_weights is None else torch.tensor(class_weights)
-        self.register_buffer("class_weights", w)
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        self.register_buffer("class_weights", weights)
 
     @staticmethod
     def n_logits(spec: LikelihoodSpec) -> int:
@@ -178,8 +178,8 @@ class Likelihood(nn.Module, ABC):
 
     def predict(self, logits: Logits) -> Predictive:
         """Return the mean over samples of the predictive distributions, and their spread."""
-        each = self.sample_outputs(logits)
-        return Predictive(each.mean(1), each.std(1, correction=0))
+        samples = self.sample_outputs(logits)
+        return Predictive(samples.mean(1), samples.std(1, correction=0))
 
     def _moved(self, logits: Tensor) -> Tensor:
         return logits if self.prior_shift is None else logits + self.prior_shift.to(logits)
@@ -247,11 +247,11 @@ class Findings(Likelihood):
             InputError: The training bags lack one of the two.
         """
         for k, finding in enumerate(y.unbind(1)):
-            known = finding[finding.isfinite()]
-            if len(known.unique()) < 2:
-                what = "no bag" if not len(known) else f"only bags with {int(known[0])}"
+            labels = finding[finding.isfinite()]
+            if len(labels.unique()) < 2:
+                bags = f"only bags with {int(labels[0])}" if len(labels) else "no bag"
                 raise InputError(
-                    f"finding {k} (counted from 0) has {what} in the training part: give bags with "
+                    f"finding {k} (counted from 0) has {bags} in the training part: give bags with "
                     "and without it, or leave its column out"
                 )
         return spec
@@ -272,8 +272,9 @@ class Findings(Likelihood):
         return self._over_parts(loss, y)
 
     def _over_parts(self, loss: Float[Tensor, "bags findings"], y: Tensor) -> PerBag:
-        known = y.isfinite()
-        return loss.where(known, torch.zeros_like(loss)).sum(1) / known.sum(1).clamp_min(1)
+        is_labelled = y.isfinite()
+        total = loss.where(is_labelled, torch.zeros_like(loss)).sum(1)
+        return total / is_labelled.sum(1).clamp_min(1)
 
 
 class CumulativeLink(Likelihood):
@@ -295,10 +296,10 @@ class CumulativeLink(Likelihood):
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
         """Start thresholds at the logits of the cumulative shares, half a bag more per side."""
-        steps = torch.arange(1, spec.n_classes)
-        reached = (y[:, None] >= steps).double().sum(0)
+        grades = torch.arange(1, spec.n_classes)
+        reached = (y[:, None] >= grades).double().sum(0)
         starts = -((reached + 0.5) / (len(y) - reached + 0.5)).log()
-        starts = starts + 1e-3 * steps  # thresholds between which no bag lies are kept apart
+        starts = starts + 1e-3 * grades  # thresholds between which no bag lies are kept apart
         return replace(spec, starts=tuple(starts.tolist()))
 
     @property
@@ -310,7 +311,8 @@ class CumulativeLink(Likelihood):
         """Return log P(Y = k) of each sample."""
         theta = self.thresholds.to(logits.dtype)
         above = logits - theta  # η − θ_k
-        at_least, below = F.logsigmoid(above), F.logsigmoid(-above)
+        at_least = F.logsigmoid(above)
+        below = F.logsigmoid(-above)
         # P(Y = k) = σ(θ_{k+1} − η) σ(η − θ_k) (1 − e^{θ_k − θ_{k+1}}), stable for any η
         between = torch.log(-torch.expm1(-theta.diff()))
         middle = below[..., 1:] + at_least[..., :-1] + between
@@ -339,7 +341,9 @@ class Gaussian(Likelihood):
 
     def __init__(self, spec: LikelihoodSpec) -> None:
         super().__init__()
-        self.shift, self.scale, self.log = spec.shift, spec.scale, spec.transform == "log1p"
+        self.shift = spec.shift
+        self.scale = spec.scale
+        self.log = spec.transform == "log1p"
         self.two_logits = spec.noise == "heteroscedastic"
         self.log_variance: Tensor | None = None
         if spec.noise == "learned":
@@ -396,12 +400,14 @@ class Gaussian(Likelihood):
         if not self.log:
             mu, v = self._moments(logits.double())
             # ⟨A(z − μ_s, v_s)⟩ − ½ ⟨⟨A(μ_s − μ_t, v_s + v_t)⟩⟩ (Grimit et al. 2006)
-            apart = _expected_distance(self._standardised(y.double())[:, None] - mu, v).mean(1)
-            pairs = [
-                _expected_distance(m[:, None] - m, w[:, None] + w).mean()
-                for m, w in zip(mu, v, strict=True)
-            ]
-            scores["crps"] = self.scale * (apart - 0.5 * torch.stack(pairs))
+            z = self._standardised(y.double())
+            to_target = _expected_distance(z[:, None] - mu, v).mean(1)
+            # bag by bag: the pairs of samples of all bags would need much memory
+            within = []
+            for mu_s, v_s in zip(mu, v, strict=True):
+                pairs = _expected_distance(mu_s[:, None] - mu_s, v_s[:, None] + v_s)
+                within.append(pairs.mean())
+            scores["crps"] = self.scale * (to_target - 0.5 * torch.stack(within))
         return scores
 
     def predict(self, logits: Logits) -> Predictive:
@@ -410,28 +416,43 @@ class Gaussian(Likelihood):
         Its variance is that of the noise plus that of the means over samples. Its quantiles are
         bisected, between the smallest and the largest of the samples.
         """
+        # the normal of each sample, in the user's unit or, with a transform, of log(y + 1)
         mu, v = self._moments(logits.double())
-        loc, sd = (self.shift + self.scale * mu)[..., None], (self.scale * v.sqrt())[..., None]
+        loc = (self.shift + self.scale * mu)[..., None]
+        sd = (self.scale * v.sqrt())[..., None]
         normal = Normal(loc, sd, validate_args=False)
-        of_sample = LogNormal(loc, sd, validate_args=False) if self.log else normal  # of y + 1 or y
-        mean, noise = of_sample.mean - (1 if self.log else 0), of_sample.variance
-        total = noise.mean(1) + mean.var(1, correction=0)
+        if self.log:
+            log_normal = LogNormal(loc, sd, validate_args=False)  # of y + 1
+            mean = log_normal.mean - 1
+            noise = log_normal.variance
+        else:
+            mean = normal.mean
+            noise = normal.variance
+        # the law of total variance
+        variance = noise.mean(1) + mean.var(1, correction=0)
         levels = torch.tensor(LEVELS, dtype=loc.dtype, device=loc.device)
         quantiles = normal.icdf(levels)
-        low, high = quantiles.amin(1), quantiles.amax(1)
+        # a quantile of the mixture lies between those of its components
+        low = quantiles.amin(1)
+        high = quantiles.amax(1)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            below = normal.cdf(middle[:, None]).mean(1) < levels
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        values = torch.cat([mean.mean(1), total.sqrt(), self._in_unit((low + high) / 2)], 1)
-        each = torch.cat([mean, noise.sqrt(), self._in_unit(quantiles)], 2)
-        return Predictive(values.to(logits.dtype), each.std(1, correction=0).to(logits.dtype))
+            is_below = normal.cdf(middle[:, None]).mean(1) < levels
+            low = torch.where(is_below, middle, low)
+            high = torch.where(is_below, high, middle)
+        mixture_quantiles = self._in_unit((low + high) / 2)
+        values = torch.cat([mean.mean(1), variance.sqrt(), mixture_quantiles], 1)
+        samples = torch.cat([mean, noise.sqrt(), self._in_unit(quantiles)], 2)
+        spread = samples.std(1, correction=0)
+        return Predictive(values.to(logits.dtype), spread.to(logits.dtype))
 
     def probability(self, logits: Columns) -> Columns:
         """Return μ in the user's unit and, of two logits, v, which explanations differ."""
         mu, v = self._moments(logits)
-        parts = [self._in_unit(self.shift + self.scale * mu), self.scale**2 * v]
-        return torch.stack(parts if self.two_logits else parts[:1], -1).to(logits.dtype)
+        columns = [self._in_unit(self.shift + self.scale * mu)]
+        if self.two_logits:
+            columns.append(self.scale**2 * v)
+        return torch.stack(columns, -1).to(logits.dtype)
 
     def _moments(self, logits: Columns) -> tuple[Tensor, Tensor]:
         """Return μ and v of each sample, in standardised units: two tensors (*batch)."""
@@ -443,7 +464,8 @@ class Gaussian(Likelihood):
         return mu, log_v.to(mu.dtype).exp().expand_as(mu)
 
     def _standardised(self, y: Tensor) -> Tensor:
-        return ((torch.log1p(y) if self.log else y) - self.shift) / self.scale
+        transformed = torch.log1p(y) if self.log else y
+        return (transformed - self.shift) / self.scale
 
     def _in_unit(self, value: Tensor) -> Tensor:
         return torch.expm1(value) if self.log else value
@@ -492,9 +514,11 @@ class Hazards(Likelihood):
                 f"horizon is {options.horizon:g}, but the last training event is at {cuts[-1]:g}: "
                 "nothing is known beyond it"
             )
-        begun, passed = time > np.concatenate([[0.0], cuts[:-1]]), time > cuts
-        dying = (event & begun & ~passed).sum(0)
-        starts = np.log((dying + 0.5) / (passed.sum(0) + 0.5))  # half a bag more on each side
+        has_begun = time > np.concatenate([[0.0], cuts[:-1]])
+        has_passed = time > cuts
+        deaths = (event & has_begun & ~has_passed).sum(0)
+        # half a bag more on each side keeps the logits finite
+        starts = np.log((deaths + 0.5) / (has_passed.sum(0) + 0.5))
         return replace(
             spec,
             starts=tuple(starts.tolist()),
@@ -513,7 +537,8 @@ class Hazards(Likelihood):
         """Return −Σ_{j<k} log(1 − h_j) − log h_k for events, without the last term if censored."""
         stop, survival = self._hazards(logits)
         log_p = torch.cat([survival[..., :-1] + F.logsigmoid(stop), survival], -1)
-        time, event = y[:, 0].double().contiguous(), y[:, 1] > 0
+        time = y[:, 0].double().contiguous()
+        event = y[:, 1] > 0
         within = torch.searchsorted(self.cuts, time).clamp(max=len(self.cuts) - 1)
         passed = torch.searchsorted(self.cuts, time, right=True)
         return -at_index(log_p, torch.where(event, within, len(self.cuts) + passed))
@@ -522,12 +547,14 @@ class Hazards(Likelihood):
         """Return the risk τ − ∫_0^τ S(t) dt, and S at the cuts."""
         _, log_s = self._hazards(full_precision(logits))
         ends = torch.cat([self.cuts.new_zeros(1), self.cuts])
-        counted = (self.horizon - ends[:-1]).clamp_min(0).minimum(ends.diff())
+        # the part of each interval that lies before τ
+        widths = (self.horizon - ends[:-1]).clamp_min(0).minimum(ends.diff())
         # log S is linear within an interval: S falls at the rate −diff(log S) / width
-        fall = -log_s.diff() * (counted / ends.diff()).to(log_s.dtype)
+        fall = -log_s.diff() * (widths / ends.diff()).to(log_s.dtype)
+        # the mean of S over that part, relative to its start: (1 − e^−x) / x, near 0 its series
         mean = torch.where(fall > SMALL, -torch.expm1(-fall) / fall.clamp_min(SMALL), 1 - fall / 2)
         survival = log_s.exp()
-        area = (survival[..., :-1] * mean * counted.to(log_s.dtype)).sum(-1, keepdim=True)
+        area = (survival[..., :-1] * mean * widths.to(log_s.dtype)).sum(-1, keepdim=True)
         return torch.cat([self.horizon - area, survival[..., 1:]], -1)
 
     def probability(self, logits: Columns) -> Columns:

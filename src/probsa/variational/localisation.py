@@ -23,8 +23,10 @@ LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps between neighbours."""
 FALSE = 0.15
 """Share of the calls in positive bags that the level of evidence lets negative bags have."""
-LEVELS, DRAWS = 201, 200
-"""Numbers of levels that are tried, quantiles of the evidence, and of bootstrap samples."""
+LEVELS = 201
+"""Number of levels that are tried: quantiles of the evidence."""
+DRAWS = 200
+"""Number of bootstrap samples."""
 
 
 def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
@@ -41,28 +43,35 @@ def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Te
         bags: The bags, with coordinates.
     """
     assert bags.coords is not None
-    place, each = _in_steps(bags), []
+    place = _in_steps(bags)
+    divergences: list[Tensor] = []
     for s in scores.view(len(scores), -1).unbind(1):
         s = s.to(place.dtype)
         with torch.no_grad():
+            # mean and covariance of the places under a
             a = segment_softmax(s, bags.sizes)
-            off = place - segment_sum(a[:, None] * place, bags.sizes)[bags.bag]
+            mean = segment_sum(a[:, None] * place, bags.sizes)
+            off = place - mean[bags.bag]
             squares = a[:, None, None] * off[:, :, None] * off[:, None, :]
             covariance = segment_sum(squares, bags.sizes)
             # the least variance along each principal axis; on one axis, max(v, 10⁻⁶)
             values, axes = torch.linalg.eigh(covariance)
+            variances = values.clamp_min(LEAST_VARIANCE)
             rotated = (off[:, None, :] @ axes[bags.bag])[:, 0]
-            bell = -(rotated.square() / values.clamp_min(LEAST_VARIANCE)[bags.bag]).sum(1) / 2
+            bell = -(rotated.square() / variances[bags.bag]).sum(1) / 2
             log_r = _log_softmax(bell, bags)
-        each.append(segment_sum(log_r.exp() * (log_r - _log_softmax(s, bags)), bags.sizes))
-    return torch.stack(each).mean(0).to(scores.dtype)
+        terms = log_r.exp() * (log_r - _log_softmax(s, bags))
+        divergences.append(segment_sum(terms, bags.sizes))
+    return torch.stack(divergences).mean(0).to(scores.dtype)
 
 
 def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
     """Return coordinates in units of the step of a full lattice with the bag's extent."""
     assert bags.coords is not None
     place = bags.coords.double()
-    low, high = -segment_max(-place, bags.sizes), segment_max(place, bags.sizes)
+    low = -segment_max(-place, bags.sizes)
+    high = segment_max(place, bags.sizes)
+    # N places on k axes have N^(1/k) places a side
     sides = bags.offsets.diff().double() ** (1 / place.shape[1]) - 1
     step = (high - low).amax(1) / sides.clamp_min(1)
     return (place - low[bags.bag]) / torch.where(step > 0, step, 1.0)[bags.bag, None]
@@ -95,16 +104,17 @@ def negative_instances(
     if not q.stochastic:
         raise InputError("P(f ≤ 0) of a point mass is 0 or 1: give a posterior with a variance")
     z = q.mean / q.variance.clamp_min(torch.finfo(q.mean.dtype).tiny).sqrt()
-    known = y == 0  # where the labels of all instances are known
+    is_labelled = y == 0  # where the labels of all instances follow from the bag's
     if z.ndim == 2:
         classes = torch.arange(z.shape[1], device=z.device)
-        background, own = classes == BACKGROUND, y[:, None] == classes
-        known = torch.where(background, own, ~own)
-        z = torch.where(background, -z, z)
-    each: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
-    each = segment_mean(each, bags.sizes)
-    each = each * known.to(each.dtype)
-    return each if each.ndim == 1 else each.mean(1)
+        is_background = classes == BACKGROUND
+        is_bag_class = y[:, None] == classes
+        is_labelled = torch.where(is_background, is_bag_class, ~is_bag_class)
+        z = torch.where(is_background, -z, z)
+    tails: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
+    terms = segment_mean(tails, bags.sizes)
+    terms = terms * is_labelled.to(terms.dtype)
+    return terms if terms.ndim == 1 else terms.mean(1)
 
 
 class _NegativeLogTail(torch.autograd.Function):
@@ -153,16 +163,27 @@ def evidence_level(
         return 0.0
     spread = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
     levels = torch.quantile(mean, torch.linspace(0, 1, LEVELS, dtype=mean.dtype)).unique()
-    each = [segment_sum(torch.special.ndtr((mean - c) / spread), sizes) for c in levels]
-    called = torch.stack(each)
-    share = called / torch.tensor(sizes, dtype=mean.dtype)
+    # expected number and share of the instances above each level: (levels, bags)
+    expected = [segment_sum(torch.special.ndtr((mean - c) / spread), sizes) for c in levels]
+    count = torch.stack(expected)
+    share = count / torch.tensor(sizes, dtype=mean.dtype)
     stream = random_stream(0, "level")
-    draws = []
-    for part in (positive.nonzero()[:, 0], (~positive).nonzero()[:, 0]):
-        drawn = part[torch.randint(len(part), (DRAWS, len(part)), generator=stream)]
-        draws.append(torch.zeros(DRAWS, len(sizes)).scatter_add(1, drawn, torch.ones(drawn.shape)))
-    p, n = (w.T.to(mean) / w.sum(1)[0] for w in draws)
-    holds = (share @ n <= FALSE * (share @ p)) & (called @ p >= 1)
-    found = torch.where(holds.any(0), levels[holds.byte().argmax(0)], 0.0)
-    low, high = torch.quantile(found, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
+    p = _bootstrap_weights(positive, stream, dtype=mean.dtype)
+    n = _bootstrap_weights(~positive, stream, dtype=mean.dtype)
+    # the lowest level that holds in each sample, (levels, draws); 0 where none does
+    holds = (share @ n <= FALSE * (share @ p)) & (count @ p >= 1)
+    lowest = torch.where(holds.any(0), levels[holds.byte().argmax(0)], 0.0)
+    low, high = torch.quantile(lowest, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
+    # the value of [low, high] that is nearest to 0
     return max(low, 0.0) + min(high, 0.0)
+
+
+def _bootstrap_weights(
+    is_drawn: Bool[Tensor, " bags"], stream: torch.Generator, *, dtype: torch.dtype
+) -> Float[Tensor, "bags draws"]:
+    """Return the weights of all bags in bootstrap samples of some of them; they sum to 1."""
+    part = is_drawn.nonzero()[:, 0]
+    rows = part[torch.randint(len(part), (DRAWS, len(part)), generator=stream)]
+    ones = torch.ones(rows.shape, dtype=dtype)
+    counts = torch.zeros(DRAWS, len(is_drawn), dtype=dtype).scatter_add(1, rows, ones)
+    return counts.T / len(part)

@@ -84,11 +84,15 @@ def rate_factor(
         return share + (1 - share) * (1 + math.cos(math.pi * epoch / epochs)) / 2
     if schedule == "constant":
         return 1.0
-    lowest, waited, plateaus = math.inf, 0, 0
+    lowest = math.inf
+    waiting = 0  # epochs since the lowest loss
+    plateaus = 0
     for loss in losses:
         if loss is not None and loss < lowest - LOWER:
-            lowest, waited = loss, 0
+            lowest = loss
+            waiting = 0
         else:
-            waited += 1
-            plateaus += waited % every == 0
+            waiting += 1
+            if waiting % every == 0:
+                plateaus += 1
     return share**plateaus

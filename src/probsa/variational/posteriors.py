@@ -42,7 +42,9 @@ class Streams:
         *,
         noise: Float[Tensor, "n samples"] | None = None,
     ) -> None:
-        self.sizes, self.generators, self.noise = list(sizes), list(generators), noise
+        self.sizes = list(sizes)
+        self.generators = list(generators)
+        self.noise = noise
         if noise is not None and len(noise) != sum(sizes):
             raise InputError(
                 f"noise has {len(noise)} rows, but these bags have {sum(sizes)} instances: give a "
@@ -59,10 +61,11 @@ class Streams:
         if self.noise is not None:
             return [part.T for part in self.noise.to(like).split(self.sizes)]
         noise = [like.new_empty(count, n) for n in self.sizes]
-        for own, generator in zip(noise, self.generators, strict=True):
+        for bag_noise, generator in zip(noise, self.generators, strict=True):
             # a GPU's numbers depend on how many are drawn together
-            for rows in own.split(16) if like.is_cuda else [own]:
-                rows.normal_(generator=generator)
+            blocks = bag_noise.split(16) if like.is_cuda else [bag_noise]
+            for block in blocks:
+                block.normal_(generator=generator)
         return noise
 
     def repeated(self, classes: int) -> "Streams":
@@ -70,9 +73,9 @@ class Streams:
         if classes not in self._repeated:
             generators = list(self.generators)
             for _ in range(1, classes):
-                keys = [draw_key(own) for own in self.generators]
-                pairs = zip(keys, self.generators, strict=True)
-                generators += [random_stream(k, "class", device=own.device) for k, own in pairs]
+                for generator in self.generators:
+                    key = draw_key(generator)
+                    generators.append(random_stream(key, "class", device=generator.device))
             noise = None if self.noise is None else self.noise.repeat(classes, 1)
             self._repeated[classes] = Streams(self.sizes * classes, generators, noise=noise)
         return self._repeated[classes]
@@ -133,10 +136,10 @@ class Posterior(ABC):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n drawn *classes"]:
         """Return samples of all instances from one generator, or from noise that is given."""
-        own = []
+        generators: list[torch.Generator] = []
         if noise is None:
-            own = [generator or random_stream(draw_key(None), device=self.mean.device)]
-        streams = Streams([len(self.mean)], own, noise=noise)
+            generators = [generator or random_stream(draw_key(None), device=self.mean.device)]
+        streams = Streams([len(self.mean)], generators, noise=noise)
         return self.sample(samples, streams).movedim(-1, 0).movedim(-1, 1)
 
 
@@ -193,7 +196,9 @@ class Diagonal(Posterior):
         noise = torch.cat(streams.normal(count, like=self.mean.detach()), 1)
         if self.mean.ndim == 2:
             noise = noise.view(len(noise), self.mean.shape[1], -1).movedim(1, 0)
-        mean, std = (v.movedim(0, -1).unsqueeze(-2) for v in (self.mean, self.variance.sqrt()))
+        # (*classes, 1, n)
+        mean = self.mean.movedim(0, -1).unsqueeze(-2)
+        std = self.variance.sqrt().movedim(0, -1).unsqueeze(-2)
         return torch.addcmul(mean, std, noise)
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
@@ -203,11 +208,13 @@ class Diagonal(Posterior):
         `exact=True` adds these terms, for a single class. With ε = 0 the exact KL is that of the
         contrasts: of q projected off the constant vector, which softmax ignores.
         """
-        variance, log_variance = self.variance, self.variance.log()
+        variance = self.variance
+        log_variance = self.variance.log()
         if self.mean.ndim == 2:
-            variance, log_variance = variance.sum(1), log_variance.sum(1)
-        own, _ = prior.precision(bags, dtype=self.mean.dtype)
-        spread = own * variance - log_variance
+            variance = variance.sum(1)
+            log_variance = log_variance.sum(1)
+        precision, _ = prior.precision(bags, dtype=self.mean.dtype)  # 2κ (L_nn + ε)
+        spread = precision * variance - log_variance
         kl = segment_sum(prior.energies(self.mean + self.level, bags) + 0.5 * spread, bags.sizes)
         if not exact:
             return kl

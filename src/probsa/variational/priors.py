@@ -93,7 +93,8 @@ class Dirichlet(Prior):
 
     def __post_init__(self) -> None:
         kappa = PriorOptions.kappa if isinstance(self.kappa, Tensor) else self.kappa
-        PriorOptions(kappa=kappa, ridge=self.ridge, laplacian=self.laplacian)  # checks the values
+        # the options check the values
+        PriorOptions(kappa=kappa, ridge=self.ridge, laplacian=self.laplacian)
 
     def precision(
         self, bags: Bags, *, dtype: torch.dtype
@@ -176,16 +177,18 @@ class Dirichlet(Prior):
     def _check_connected(self, bags: Bags) -> None:
         """Refuse a bag whose prior without a ridge leaves the level of a component open."""
         largest = self._largest_degrees(bags)
-        ties = bags.weights > TIE * largest[bags.bag[bags.edges[0]]]
-        edges = bags.edges[:, ties].cpu().numpy()
+        connects = bags.weights > TIE * largest[bags.bag[bags.edges[0]]]
+        edges = bags.edges[:, connects].cpu().numpy()
         n = len(bags.x)
         graph = coo_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(n, n))
-        _, first = np.unique(connected_components(graph, directed=False)[1], return_index=True)
-        parts = bags.bag.cpu()[first].bincount()
-        if bool((parts > 1).any()):
-            worst = int(parts.argmax())
+        _, component = connected_components(graph, directed=False)
+        # the first instance of each component says which bag the component is of
+        _, first = np.unique(component, return_index=True)
+        counts = bags.bag.cpu()[first].bincount()
+        if bool((counts > 1).any()):
+            worst = int(counts.argmax())
             raise InputError(
-                f"bag {bags.names[worst]!r} has {parts[worst]} connected components (edges of "
+                f"bag {bags.names[worst]!r} has {counts[worst]} connected components (edges of "
                 "weight 0 connect nothing) and ridge is 0: the prior does not determine their "
                 "relative level, so the KL is undefined; give ridge > 0"
             )
