@@ -69,8 +69,8 @@ def as_bag(
         return item if graph is None else with_graph(item, graph)
     if isinstance(item, tuple):
         if len(item) != PAIR or coords is not None:
-            both = " and has coords too" if coords is not None else ""
-            raise BagError(f"bag {place} is a tuple of {len(item)} entries{both}; {EXPECTED}")
+            also = " and has coords too" if coords is not None else ""
+            raise BagError(f"bag {place} is a tuple of {len(item)} entries{also}; {EXPECTED}")
         item, coords = item
     try:
         features = as_array(item)
@@ -89,33 +89,36 @@ def with_graph(bag: Bag, options: GraphOptions) -> Bag:
         GraphError: the graph was made with other options that somebody chose, or coordinates are
             missing or contradict the stride.
     """
-    slides = [
-        _stored(bag, origin, part=k if len(bag.graph) > 1 else None)
-        for k, origin in enumerate(bag.graph)
-    ]
-    differences: dict[str, tuple[Any, Any]] = {}
+    slides: list[StoredBag] = []
+    for k, origin in enumerate(bag.graph):
+        slides.append(_stored(bag, origin, part=k if len(bag.graph) > 1 else None))
+    current: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for stored, origin in zip(slides, bag.graph, strict=True):
-        wanted = _effective(options, stored)
+        new_options = _effective(options, stored)
         for key, value in _effective(origin.options, stored).items():
-            if key in wanted and value != wanted[key]:
-                differences[key] = value, wanted[key]
-    if not differences:
+            if key in new_options and value != new_options[key]:
+                current[key] = value
+                expected[key] = new_options[key]
+    if not current:
         return bag
     if any(origin.chosen for origin in bag.graph):
-        own = ", ".join(f"{key} {value!r}" for key, (value, _) in differences.items())
-        expected = ", ".join(f"{key} {value!r}" for key, (_, value) in differences.items())
+        current_words = ", ".join(f"{key} {value!r}" for key, value in current.items())
+        expected_words = ", ".join(f"{key} {value!r}" for key, value in expected.items())
         raise GraphError(
-            f"bag {bag.name!r} has a graph with {own}, but the model was trained on graphs with "
-            f"{expected}, and would predict something else: make the bag without `graph`, or give "
-            "the pair (features, coords), and the graph of the training is built"
+            f"bag {bag.name!r} has a graph with {current_words}, but the model was trained on "
+            f"graphs with {expected_words}, and would predict something else: make the bag without "
+            "`graph`, or give the pair (features, coords), and the graph of the training is built"
         )
-    edges, weights, start = [], [], 0
-    strides = set()
+    edges: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
+    strides: set[float | None] = set()
+    start = 0
     for stored in slides:
-        built = build_graph(stored, options=options)
-        edges.append(built.edges + start)
-        weights.append(built.weights)
-        strides.add(built.stride)
+        graph = build_graph(stored, options=options)
+        edges.append(graph.edges + start)
+        weights.append(graph.weights)
+        strides.add(graph.stride)
         start += len(stored.features)
     return replace(
         bag,

@@ -37,8 +37,8 @@ def hdf5_files(folder: Path) -> list[Path]:
 
     Runs and predictions within the folder hold HDF5 files of instances, which are no bags.
     """
-    found = (Path(entry.path) for entry in _entries(folder) if not entry.is_dir())
-    return sorted(path for path in found if path.suffix.lower() in HDF5)
+    files = [Path(entry.path) for entry in _entries(folder) if not entry.is_dir()]
+    return sorted(file for file in files if file.suffix.lower() in HDF5)
 
 
 def pt_files(folder: Path) -> list[Path]:

@@ -108,16 +108,21 @@ class Bag:
         origin = GraphOrigin(
             options=options, chosen=graph is not None, kind=kind, stride=stored.stride
         )
-        labels = stored.instance_labels
+        coords_tensor = None
+        if stored.coords is not None:
+            coords_tensor = torch.from_numpy(stored.coords)
+        labels_tensor = None
+        if stored.instance_labels is not None:
+            labels_tensor = torch.from_numpy(stored.instance_labels)
         return cls(
             name=name,
             x=torch.from_numpy(stored.features),
             edges=built.edges,
             weights=built.weights,
             y=label,
-            coords=None if stored.coords is None else torch.from_numpy(stored.coords),
+            coords=coords_tensor,
             stride=built.stride,
-            instance_labels=None if labels is None else torch.from_numpy(labels),
+            instance_labels=labels_tensor,
             graph=(origin,),
         )
 
@@ -171,21 +176,23 @@ class Bags:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Bags":
         """Return the bags on another device; `dtype`, if given, applies to the features only."""
-        moved = {
-            f.name: value.to(device)
-            for f in fields(self)
-            if f.init and isinstance(value := getattr(self, f.name), Tensor)
-        }
+        tensors: dict[str, Tensor] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.init and isinstance(value, Tensor):
+                tensors[f.name] = value.to(device)
         if dtype is not None:
-            moved["x"] = moved["x"].to(dtype)
-        return replace(self, **moved)
+            tensors["x"] = tensors["x"].to(dtype)
+        return replace(self, **tensors)
 
 
 def as_array(values: object) -> Shaped[np.ndarray, "..."]:
     """Return the values of a tensor (on any device), an array or nested lists, writable."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        if values.dtype == torch.bfloat16:  # NumPy has no such type
+            values = values.float()
+        values = values.numpy()
     array = np.asarray(values)
     # PyTorch warns of memory that cannot be written to, such as joblib's memory maps
     return array if array.flags.writeable else array.copy()
@@ -205,30 +212,46 @@ def pack(bags: Sequence[Bag]) -> Bags:
     """
     if not bags:
         raise BagError("pack() got no bags: give at least one")
-    advice = "all bags of a batch must have the same, or the result of one depends on the others"
-    _compare("bag", bags, "features", "labels", "covariates", "arcs", "arc weights", advice=advice)
+    _compare(
+        bags,
+        "features",
+        "labels",
+        "covariates",
+        "arcs",
+        "arc weights",
+        thing="bag",
+        advice="all bags of a batch must have the same, or the result of one depends on the others",
+    )
     for bag in bags:
         _check(bag)
     bags = [replace(bag, **_unique_graph(bag)) for bag in bags]
     device = bags[0].x.device
-    labels = [torch.as_tensor(bag.y) for bag in bags if bag.y is not None]
-    # a label of one value is a number, whatever its shape
-    y = (
-        torch.stack([y.reshape(()) if y.numel() == 1 else y.flatten() for y in labels])
-        if labels
-        else None
-    )
+    sizes = [len(bag) for bag in bags]
+    strides = tuple(bag.stride for bag in bags)
+    has_strides = any(stride is not None for stride in strides)
     covariates = [bag.covariates for bag in bags if bag.covariates is not None]
     return Bags(
-        **{name: _joined(bags, name) for name in (*ROWS, *PAIRS, *PAIRS.values())},
-        offsets=torch.tensor([0, *(len(bag) for bag in bags)]).cumsum(0).to(device),
-        y=None if y is None else (y if y.is_floating_point() else y.long()).to(device),
+        **_join_tensors(bags),
+        offsets=torch.tensor([0, *sizes]).cumsum(0).to(device),
+        y=_stack_labels(bags, device),
         names=tuple(bag.name for bag in bags),
-        stride=tuple(bag.stride for bag in bags)
-        if any(bag.stride is not None for bag in bags)
-        else None,
+        stride=strides if has_strides else None,
         covariates=torch.stack(covariates) if covariates else None,
     )
+
+
+def _stack_labels(bags: Sequence[Bag], device: torch.device) -> Tensor | None:
+    """Return the labels of bags as a tensor; None if no bag has one."""
+    labels: list[Tensor] = []
+    for bag in bags:
+        if bag.y is not None:
+            label = torch.as_tensor(bag.y)
+            # a label of one value is a number, whatever its shape
+            labels.append(label.reshape(()) if label.numel() == 1 else label.flatten())
+    if not labels:
+        return None
+    y = torch.stack(labels)
+    return (y if y.is_floating_point() else y.long()).to(device)
 
 
 def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
@@ -253,7 +276,8 @@ def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
     if not bags:
         raise BagError(f"{patient} has no slides: give at least one bag")
     bags = sorted(bags, key=lambda bag: bag.name)
-    first, names = bags[0], tuple(bag.name for bag in bags)
+    first = bags[0]
+    names = tuple(bag.name for bag in bags)
     for k, bag in enumerate(bags):
         if bag.name in names[:k]:
             raise BagError(f"{patient} has two slides named {bag.name!r}: rename one")
@@ -262,34 +286,53 @@ def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
                 f"{patient}: bag {bag.name!r} is itself joined from {len(bag.slides)} slides: give "
                 "the slides"
             )
-        both = [b.covariates for b in (bag, first) if b.covariates is not None]
-        if len(both) == 1 or (both and not torch.equal(both[0], both[-1])):
+        if not _have_equal_covariates(first, bag):
             raise BagError(
                 f"{patient}: slides {first.name!r} and {bag.name!r} have different covariates: "
                 "give the patient's to both, or to none"
             )
-    facts = ("features", "coordinates per instance", "arcs", "arc weights")
-    _compare(f"{patient}: slide", bags, *facts, advice="the slides of a patient must agree")
+    _compare(
+        bags,
+        "features",
+        "coordinates per instance",
+        "arcs",
+        "arc weights",
+        thing="slide",
+        where=f"{patient}: ",
+        advice="the slides of a patient must agree",
+    )
     if any(bag.instance_labels is not None for bag in bags):
-        unknown = [torch.full((len(b),), -1, dtype=torch.long, device=b.x.device) for b in bags]
-        known = [bag.instance_labels for bag in bags]
-        pairs = zip(bags, known, unknown, strict=True)
-        bags = [replace(b, instance_labels=u if k is None else k) for b, k, u in pairs]
+        bags = [_with_instance_labels(bag) for bag in bags]
     sizes = torch.tensor([len(bag) for bag in bags])
     slide = torch.arange(len(bags)).repeat_interleave(sizes).to(first.x.device)
-    joined = {name: _joined(bags, name) for name in (*ROWS, *PAIRS, *PAIRS.values())}
     strides = {bag.stride for bag in bags}
+    origins: tuple[GraphOrigin, ...] = ()
     # the edges of a slide whose origin is not known cannot be made anew
-    origins = [bag.graph for bag in bags] if all(bag.graph for bag in bags) else []
+    if all(bag.graph for bag in bags):
+        origins = tuple(chain.from_iterable(bag.graph for bag in bags))
     return Bag(
-        **joined | {"slide": slide},
+        **_join_tensors(bags) | {"slide": slide},
         name=name,
         y=y,
         stride=strides.pop() if len(strides) == 1 else None,
         slides=names,
         covariates=first.covariates,
-        graph=tuple(chain.from_iterable(origins)),
+        graph=origins,
     )
+
+
+def _have_equal_covariates(bag: Bag, other: Bag) -> bool:
+    if bag.covariates is None or other.covariates is None:
+        return bag.covariates is other.covariates
+    return torch.equal(bag.covariates, other.covariates)
+
+
+def _with_instance_labels(bag: Bag) -> Bag:
+    """Return a bag with instance labels: its own, or -1 for every instance."""
+    if bag.instance_labels is not None:
+        return bag
+    unknown = torch.full((len(bag),), -1, dtype=torch.long, device=bag.x.device)
+    return replace(bag, instance_labels=unknown)
 
 
 def repeat_bags(bags: Bags, count: int) -> Bags:
@@ -297,14 +340,14 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
 
     For the classes of a model, which have values of their own for the instances of the same bags.
     """
-    n, e = len(bags.x), bags.edges.shape[1]
-    starts = n * torch.arange(count, device=bags.offsets.device)[:, None]
-    offsets = (starts + bags.offsets[:-1]).flatten()
+    n = len(bags.x)
+    copy = torch.arange(count, device=bags.offsets.device)
+    offsets = (n * copy[:, None] + bags.offsets[:-1]).flatten()
+    copy_of_edge = copy.to(bags.edges.device).repeat_interleave(bags.edges.shape[1])
     return Bags(
         x=bags.x.new_empty(n * count, 0),
         offsets=torch.cat([offsets, offsets.new_tensor([n * count])]),
-        edges=bags.edges.repeat(1, count)
-        + n * torch.arange(count, device=bags.edges.device).repeat_interleave(e),
+        edges=bags.edges.repeat(1, count) + n * copy_of_edge,
         weights=bags.weights.repeat(count),
         y=None,
         names=bags.names * count,
@@ -321,44 +364,70 @@ def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
         bag: The bag.
         rows: The rows to keep, each at most once, in the order of the new bag.
     """
-    row_of = torch.full((len(bag),), -1, dtype=torch.long)
-    row_of[rows] = torch.arange(len(rows))
-    changes = {name: v[rows] for name in ROWS if (v := getattr(bag, name)) is not None}
-    for name, of_values in PAIRS.items():
-        pairs, values = getattr(bag, name), getattr(bag, of_values)
-        if pairs is not None:
-            new = row_of[pairs]
-            kept = (new >= 0).all(0)
-            changes |= {name: new[:, kept], of_values: None if values is None else values[kept]}
+    new_row = torch.full((len(bag),), -1, dtype=torch.long)
+    new_row[rows] = torch.arange(len(rows))
+    changes: dict[str, Any] = {}
+    for name in ROWS:
+        tensor = getattr(bag, name)
+        if tensor is not None:
+            changes[name] = tensor[rows]
+    for name, values_name in PAIRS.items():
+        pairs = getattr(bag, name)
+        if pairs is None:
+            continue
+        new_pairs = new_row[pairs]
+        is_inside = (new_pairs >= 0).all(0)
+        changes[name] = new_pairs[:, is_inside]
+        values = getattr(bag, values_name)
+        changes[values_name] = None if values is None else values[is_inside]
     # edges between the rows that are left cannot be told from their coordinates alone
     changes["graph"] = tuple(replace(origin, chosen=True) for origin in bag.graph)
     return replace(bag, **changes)
 
 
-def _joined(bags: Sequence[Bag], name: str) -> Any:
-    """Concatenate a tensor of all bags; None unless every bag has it."""
-    parts = [getattr(bag, name) for bag in bags]
-    if any(part is None for part in parts):
-        return None
-    if name not in PAIRS:
-        return torch.cat(parts)
-    starts = accumulate((len(bag) for bag in bags), initial=0)
-    return torch.cat([part + start for part, start in zip(parts, starts, strict=False)], dim=1)
+def _join_tensors(bags: Sequence[Bag]) -> dict[str, Any]:
+    """Concatenate the tensors of bags by the names of their fields.
+
+    A field is None unless every bag has it. Rows in edges and arcs are shifted.
+    """
+    joined: dict[str, Any] = {}
+    for name in (*ROWS, *PAIRS, *PAIRS.values()):
+        parts = [getattr(bag, name) for bag in bags]
+        if any(part is None for part in parts):
+            joined[name] = None
+        elif name in PAIRS:
+            starts = accumulate((len(bag) for bag in bags), initial=0)
+            shifted = [part + start for part, start in zip(parts, starts, strict=False)]
+            joined[name] = torch.cat(shifted, dim=1)
+        else:
+            joined[name] = torch.cat(parts)
+    return joined
 
 
-def _compare(what: str, bags: Sequence[Bag], *facts: str, advice: str) -> None:
-    """Refuse bags that differ from the first one in what they have."""
-    first, *rest = [(bag.name, _facts(bag)) for bag in bags]
-    for name, own in rest:
+def _compare(bags: Sequence[Bag], *facts: str, thing: str, where: str = "", advice: str) -> None:
+    """Refuse bags that differ from the first one in what they have.
+
+    Args:
+        bags: The bags.
+        facts: What they must agree in, of the keys of `_facts`.
+        thing: What messages call a bag.
+        where: The patient, for messages.
+        advice: What to do about it.
+    """
+    first = bags[0]
+    expected = _facts(first)
+    for bag in bags[1:]:
+        counts = _facts(bag)
         for fact in facts:
-            if own[fact] != first[1][fact]:
+            if counts[fact] != expected[fact]:
                 raise BagError(
-                    f"{what} {name!r} has {own[fact]} {fact}, {what.rpartition(' ')[2]} "
-                    f"{first[0]!r} has {first[1][fact]}: {advice}"
+                    f"{where}{thing} {bag.name!r} has {counts[fact]} {fact}, {thing} "
+                    f"{first.name!r} has {expected[fact]}: {advice}"
                 )
 
 
 def _facts(bag: Bag) -> dict[str, int | str]:
+    """Return what bags are compared in, in words and numbers of messages."""
     return {
         "features": bag.x.shape[1],
         "coordinates per instance": 0 if bag.coords is None else bag.coords.shape[1],
@@ -370,33 +439,35 @@ def _facts(bag: Bag) -> dict[str, int | str]:
 
 
 def _check(bag: Bag) -> None:
-    bag_, instances, pairs = f"bag {bag.name!r}", len(bag.x), bag.edges.shape[1]
+    where = f"bag {bag.name!r}"
+    instances = len(bag.x)
+    pairs = bag.edges.shape[1]
     if instances == 0:
-        raise BagError(f"{bag_} is empty: a bag needs at least one instance")
+        raise BagError(f"{where} is empty: a bag needs at least one instance")
     expected = dict.fromkeys(ROWS, instances) | {"weights": pairs}
     expected["arc_weights"] = 0 if bag.arcs is None else bag.arcs.shape[1]
     for name, rows in expected.items():
         value = getattr(bag, name)
         if value is not None and len(value) != rows:
             raise BagError(
-                f"{bag_}: {name} has {len(value)} rows where {rows} are expected "
+                f"{where}: {name} has {len(value)} rows where {rows} are expected "
                 f"({instances} instances, {pairs} edges)"
             )
     # A NaN or inf anywhere makes the sum non-finite; a sum may also overflow, so check again.
     total = bag.x.sum(dtype=torch.float32 if bag.x.element_size() < 4 else None)
     if not bool(total.isfinite()) and not bool(bag.x.isfinite().all()):
         row = int((~bag.x.isfinite()).any(1).nonzero()[0])
-        raise BagError(f"{bag_}: its features hold NaN or inf, first in row {row}")
+        raise BagError(f"{where}: its features hold NaN or inf, first in row {row}")
     usable = bag.weights.isfinite() & (bag.weights >= 0)
     if not bool(usable.all()):
         k = int((~usable).nonzero()[0])
         pair = ", ".join(str(v) for v in bag.edges[:, k].tolist())
         raise BagError(
-            f"{bag_}: the edge ({pair}) has the weight {float(bag.weights[k]):g}; expected a "
+            f"{where}: the edge ({pair}) has the weight {float(bag.weights[k]):g}; expected a "
             "number of at least 0"
         )
     if bag.covariates is not None and not bool(bag.covariates.isfinite().all()):
-        raise BagError(f"{bag_}: its covariates hold NaN or inf: encode missing values first")
+        raise BagError(f"{where}: its covariates hold NaN or inf: encode missing values first")
     limits = {"edges": instances, "arcs": instances, "slide": len(bag.slides)}
     for name, limit in limits.items():
         index = getattr(bag, name)
@@ -404,7 +475,7 @@ def _check(bag: Bag) -> None:
             low, high = int(index.min()), int(index.max())
             if low < 0 or high >= limit:
                 raise BagError(
-                    f"{bag_}: {name} holds the indices {low} to {high}, but it has {limit} "
+                    f"{where}: {name} holds the indices {low} to {high}, but it has {limit} "
                     f"{'slides' if name == 'slide' else 'instances'}"
                 )
 
@@ -412,9 +483,10 @@ def _check(bag: Bag) -> None:
 def _unique_graph(bag: Bag) -> dict[str, Tensor]:
     """Return the edges and weights of a bag with each pair once."""
     i, j = bag.edges
-    edges, weights = bag.edges, bag.weights
     key = i * len(bag.x) + j
     # the common case: edges as stored, so only repeats must be excluded
-    if not (bool((i < j).all()) and bool((key[1:] > key[:-1]).all())):
-        edges, weights = undirected(edges, weights, name=bag.name)
+    is_sorted = bool((i < j).all()) and bool((key[1:] > key[:-1]).all())
+    if is_sorted:
+        return {"edges": bag.edges, "weights": bag.weights}
+    edges, weights = undirected(bag.edges, bag.weights, name=bag.name)
     return {"edges": edges, "weights": weights}

@@ -48,9 +48,10 @@ def optional_path(path: Path | str | None) -> Path | None:
 
 def as_paths(record: Any) -> None:
     """Turn texts that a user gave for the paths of a frozen dataclass into paths."""
-    for name, kind in get_type_hints(type(record)).items():
-        if Path in (kind, *get_args(kind)) and isinstance(getattr(record, name), str):
-            object.__setattr__(record, name, Path(getattr(record, name)))
+    for name, annotation in get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        if Path in (annotation, *get_args(annotation)) and isinstance(value, str):
+            object.__setattr__(record, name, Path(value))
 
 
 def check_file_name(name: str) -> str:
@@ -83,13 +84,13 @@ def not_a_file(path: Path) -> str:
     """Say what is at a path that cannot be read as a file: nothing, a broken link, a pipe."""
     if not os.path.lexists(path):
         return f"there is no file {path}"
-    link = f"a link to {path.readlink()}, which " if path.is_symlink() else ""
+    place = f"{path} is a link to {path.readlink()}, which" if path.is_symlink() else str(path)
     try:
         mode = path.stat().st_mode
     except OSError:
-        return f"{path} is {link}cannot be found" if link else f"{path} cannot be found"
-    what = next((what for test, what in KINDS if test(mode)), "a device")
-    return f"{path} is {link and link + 'is '}{what}, not a file"
+        return f"{place} cannot be found"
+    kind = next((name for is_kind, name in KINDS if is_kind(mode)), "a device")
+    return f"{place} is {kind}, not a file"
 
 
 def is_there(path: Path, *, folder: bool = False) -> bool:
@@ -195,8 +196,10 @@ def is_disk_full(error: BaseException) -> bool:
     if not isinstance(error, OSError | RuntimeError):
         return False
     code = error.errno if isinstance(error, OSError) else None
-    messages = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
-    return code in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in messages)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    system_messages = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+    return any(message in str(error) for message in system_messages)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -219,8 +222,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([protect_cell(name) for name in header])
     for row in rows:
-        cells = [row.get(name, "") for name in header]
-        writer.writerow([protect_cell(str(c)) if isinstance(c, str | Path) else c for c in cells])
+        cells: list[object] = []
+        for name in header:
+            cell = row.get(name, "")
+            is_text = isinstance(cell, str | Path)
+            cells.append(protect_cell(str(cell)) if is_text else cell)
+        writer.writerow(cells)
     return buffer.getvalue()
 
 

@@ -72,13 +72,16 @@ def as_graph_options(choice: object) -> GraphOptions:
     """
     if isinstance(choice, GraphOptions):
         return choice
-    values = {"kind": choice} if isinstance(choice, str) else {} if choice is None else choice
+    if choice is None:
+        return GraphOptions()
+    values = {"kind": choice} if isinstance(choice, str) else choice
     if not isinstance(values, Mapping):
         raise InputError(
             f"graph is {choice!r}; expected a kind such as 'knn', or options such as "
             "{'kind': 'knn', 'weight_scale': 'degree'}"
         )
+    options = GraphOptions.__dataclass_fields__
     for name in values:
-        if name not in (known := GraphOptions.__dataclass_fields__):
-            raise UnknownName("option of a graph", str(name), known)
+        if name not in options:
+            raise UnknownName("option of a graph", str(name), options)
     return convert_value(dict(values), GraphOptions, key="graph")

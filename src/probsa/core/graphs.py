@@ -56,7 +56,8 @@ def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
     Raises:
         GraphError: the graph needs coordinates that are missing or contradict the stride.
     """
-    kind, name = resolve_kind(options.kind, stored), stored.name
+    name = stored.name
+    kind = resolve_kind(options.kind, stored)
     stride = stored.stride if options.stride is None else options.stride
     x = torch.from_numpy(stored.features)
     if kind in ("grid", "knn") and stored.coords is None:
@@ -141,8 +142,8 @@ def grid(
         raise GraphError(
             f"{name}: none of its {len(corners)} patches has a neighbour at a stride of "
             f"{spacing:g}. The stride and the coordinates are probably in different pixels (target "
-            "magnification "
-            "instead of level 0): give --stride in the unit of the coordinates, or --graph none"
+            "magnification instead of level 0): give --stride in the unit of the coordinates, or "
+            "--graph none"
         )
     return torch.from_numpy(edges)
 
@@ -256,7 +257,8 @@ def _radius_pairs(corners: np.ndarray, radius: float, *, name: str) -> np.ndarra
 
 def _unique_pairs(pairs: np.ndarray, n: int) -> np.ndarray:
     """Return each pair once as i < j, sorted, without self-loops."""
-    low, high = pairs.min(0), pairs.max(0)
+    low = pairs.min(0)
+    high = pairs.max(0)
     # np.unique hashes integers, which takes a hundred times as long as this sort.
     key = np.sort((low.astype(np.int64) * n + high)[low != high])
     key = key[np.diff(key, prepend=-1) > 0]
@@ -272,7 +274,8 @@ def undirected(
         BagError: a pair is given more than once with different weights.
     """
     keep = edges[0] != edges[1]
-    low, high = edges[:, keep].amin(0), edges[:, keep].amax(0)
+    low = edges[:, keep].amin(0)
+    high = edges[:, keep].amax(0)
     width = int(high.max()) + 1 if len(high) else 1
     key, group = torch.unique(low * width + high, return_inverse=True)
     w = weights[keep]
@@ -320,7 +323,10 @@ def edge_weights(
         elif kind == "rbf" and median:
             weights = (-distance.square() / (2 * median**2)).exp()
         elif median:
-            numerator = median if scale == "median" else 1.0 if scale == "degree" else scale
+            if scale == "median":
+                numerator = median
+            else:
+                numerator = 1.0 if scale == "degree" else scale
             weights = numerator / distance.clamp_min(1e-3 * median)
     if scale != "degree":
         return weights

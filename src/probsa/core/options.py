@@ -7,7 +7,6 @@ as `Annotated[int, Limits(at_least=1)]`, its numeric limits.
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -41,14 +40,17 @@ class Limits:
         )
 
     def __str__(self) -> str:
-        stated = [
-            ("at least", self.at_least),
-            ("more than", self.above),
-            ("at most", self.at_most),
-            ("less than", self.below),
-        ]
-        given = [(words, v) for words, v in stated if v is not None]
-        texts = (f"{words} {v if isinstance(v, int) else f'{v:g}'}" for words, v in given)
+        limits = {
+            "at least": self.at_least,
+            "more than": self.above,
+            "at most": self.at_most,
+            "less than": self.below,
+        }
+        texts: list[str] = []
+        for words, limit in limits.items():
+            if limit is not None:
+                number = str(limit) if isinstance(limit, int) else f"{limit:g}"
+                texts.append(f"{words} {number}")
         return " and ".join(texts) or "a finite number"
 
 
@@ -150,14 +152,18 @@ def json_schema(annotation: Any) -> dict[str, Any]:
         elif get_origin(kind) is tuple and parts[-1] is Ellipsis:
             schema = {"type": "array", "items": json_schema(parts[0])}
         elif get_origin(kind) is tuple:
-            each = [json_schema(part) for part in parts]
-            schema = {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+            items = [json_schema(part) for part in parts]
+            schema = {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
         else:
             schema = {"type": KINDS[kind].schema if kind in KINDS else "string"}
-        names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-        for mark in limits:
-            bounds = (mark.at_least, mark.above, mark.at_most, mark.below)
-            schema |= {k: v for k, v in zip(names, bounds, strict=True) if v is not None}
+        for limit in limits:
+            bounds = {
+                "minimum": limit.at_least,
+                "exclusiveMinimum": limit.above,
+                "maximum": limit.at_most,
+                "exclusiveMaximum": limit.below,
+            }
+            schema |= {name: bound for name, bound in bounds.items() if bound is not None}
         schemas.append(schema)
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
@@ -172,7 +178,8 @@ def described(annotation: Any) -> str:
     """
     words: list[str] = []
     for kind, limits in _alternatives(annotation):
-        origin, parts = get_origin(kind), get_args(kind)
+        origin = get_origin(kind)
+        parts = get_args(kind)
         if origin is Literal:
             words += [repr(part) for part in parts]
         elif origin in (tuple, list):
@@ -180,8 +187,10 @@ def described(annotation: Any) -> str:
         elif isinstance(kind, type) and is_dataclass(kind):
             words.append(kind.__name__)
         else:
-            other = "keys and values" if origin in (dict, Mapping) else "text"
-            name = KINDS[kind].words if kind in KINDS else other
+            if kind in KINDS:
+                name = KINDS[kind].words
+            else:
+                name = "keys and values" if origin in (dict, Mapping) else "text"
             words.append(f"{name} ({' and '.join(map(str, limits))})" if limits else name)
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
@@ -194,10 +203,14 @@ def takes_list(annotation: Any) -> bool:
 
 def shown(value: object) -> str:
     """Return a value for a message, in at most 60 characters."""
-    if isinstance(value, dict | list | tuple):
-        return f"{'keys and values' if isinstance(value, dict) else 'a list'} ({len(value)})"
-    text = (repr(value) if is_text(value) else ascii(value)) if isinstance(value, str) else value
-    return str(text) if len(str(text)) <= 60 else f"{str(text)[:57]}…"
+    if isinstance(value, dict):
+        return f"keys and values ({len(value)})"
+    if isinstance(value, list | tuple):
+        return f"a list ({len(value)})"
+    text = str(value)
+    if isinstance(value, str):
+        text = repr(value) if is_text(value) else ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def is_text(value: str) -> bool:
@@ -207,14 +220,19 @@ def is_text(value: str) -> bool:
 
 def _alternatives(annotation: Any) -> list[tuple[Any, tuple[Limits, ...]]]:
     """Return the types of a union, with the limits of each; other types are one alternative."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        limits = tuple(mark for mark in parts[1:] if isinstance(mark, Limits))
-        inner = _alternatives(parts[0])
-        return [(kind, own + limits if kind in (int, float) else own) for kind, own in inner]
+    origin = get_origin(annotation)
+    parts = get_args(annotation)
     if origin in (Union, UnionType):
         return [alternative for part in parts for alternative in _alternatives(part)]
-    return [(NoneType if annotation is None else annotation, ())]
+    if origin is not Annotated:
+        return [(NoneType if annotation is None else annotation, ())]
+    limits = tuple(mark for mark in parts[1:] if isinstance(mark, Limits))
+    alternatives: list[tuple[Any, tuple[Limits, ...]]] = []
+    for kind, inner_limits in _alternatives(parts[0]):
+        # limits of a union apply to its numbers
+        is_number = kind in (int, float)
+        alternatives.append((kind, inner_limits + limits if is_number else inner_limits))
+    return alternatives
 
 
 def _convert(value: Any, annotation: Any, key: str, *, build: bool, inside: bool = False) -> Any:
@@ -230,48 +248,39 @@ def _convert(value: Any, annotation: Any, key: str, *, build: bool, inside: bool
     for problem in problems:  # "at least 1" says more than "a whole number (at least 1) or null"
         if problem.inside:
             raise problem
-    guess = (instead_of(value) or hint(value, choices)) if isinstance(value, str) else ""
-    expected = described(annotation) + (f".{guess}" if guess else "")
+    expected = described(annotation)
+    suggestion = ""
+    if isinstance(value, str):
+        suggestion = instead_of(value) or hint(value, choices)
+    if suggestion:
+        expected = f"{expected}.{suggestion}"
     raise WrongValue(key, value, expected, inside=inside)
 
 
 def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, build: bool) -> Any:
-    origin, parts = get_origin(kind), get_args(kind)
-    wrong, part_of = WrongValue(key, value, ""), partial(_convert, build=build, inside=True)
+    """Return a value in one type of a union.
+
+    Raises:
+        WrongValue: it does not fit; `inside` if its kind does.
+    """
+    origin = get_origin(kind)
     if origin is Literal:
-        if not any(type(value) is type(part) and value == part for part in parts):
-            raise wrong
+        # True == 1, so that types are compared as well
+        if not any(type(value) is type(part) and value == part for part in get_args(kind)):
+            raise WrongValue(key, value, "")
         return value
     if origin in (tuple, list):
-        if not isinstance(value, tuple | list):
-            raise wrong
-        each = [parts[0]] * len(value) if parts[-1] is Ellipsis or origin is list else list(parts)
-        if len(value) != len(each):
-            raise WrongValue(key, value, f"a list of {len(parts)}", inside=True)
-        pairs = enumerate(zip(value, each, strict=True))
-        return origin(part_of(v, part, f"{key}[{k}]") for k, (v, part) in pairs)
+        return _as_list(value, kind, key, build=build)
     if origin in (dict, Mapping) or kind is dict:
-        if not isinstance(value, dict):
-            raise WrongValue(key, value, "keys and values", inside=True)
-        of_keys, of_values = parts or (Any, Any)
-        return {
-            part_of(k, of_keys, f"a key of {key or 'it'}"): part_of(v, of_values, _below(key, k))
-            for k, v in value.items()
-        }
+        return _as_mapping(value, kind, key, build=build)
     if isinstance(kind, type) and is_dataclass(kind):
-        if isinstance(value, kind):
-            return value
-        if not build or not isinstance(value, dict):
-            raise WrongValue(key, value, "keys and values", inside=build)
-        given = [(f, value[f.name]) for f in fields(kind) if f.name in value]
-        for f in fields(kind):
-            if f.name not in value and f.default is MISSING and f.default_factory is MISSING:
-                raise InputError(f"{_below(key, f.name)} is missing")
-        return kind(**{f.name: part_of(v, f.type, _below(key, f.name)) for f, v in given})
+        return _as_dataclass(value, kind, key, build=build)
     if kind not in KINDS:
         return value
     if not isinstance(value, KINDS[kind].values) or (kind is not bool and isinstance(value, bool)):
-        raise wrong
+        raise WrongValue(key, value, "")
+    if kind is Path:
+        return Path(value)
     number = value
     if kind is float:
         try:
@@ -281,7 +290,56 @@ def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, bui
     violated = [str(limit) for limit in limits if not limit.contain(number)]
     if violated:
         raise WrongValue(key, value, " and ".join(violated), inside=True)
-    return Path(value) if kind is Path else number
+    return number
+
+
+def _as_list(value: Any, kind: Any, key: str, *, build: bool) -> Any:
+    """Return a tuple or a list whose items are converted."""
+    origin = get_origin(kind)
+    assert origin is not None
+    if not isinstance(value, tuple | list):
+        raise WrongValue(key, value, "")
+    annotations = get_args(kind)
+    if annotations[-1] is Ellipsis or origin is list:
+        annotations = (annotations[0],) * len(value)
+    elif len(value) != len(annotations):
+        raise WrongValue(key, value, f"a list of {len(annotations)}", inside=True)
+    items: list[Any] = []
+    for k, (item, annotation) in enumerate(zip(value, annotations, strict=True)):
+        items.append(_convert(item, annotation, f"{key}[{k}]", build=build, inside=True))
+    return origin(items)
+
+
+def _as_mapping(value: Any, kind: Any, key: str, *, build: bool) -> dict[Any, Any]:
+    """Return a mapping whose keys and values are converted."""
+    if not isinstance(value, dict):
+        raise WrongValue(key, value, "keys and values", inside=True)
+    key_annotation, value_annotation = get_args(kind) or (Any, Any)
+    mapping: dict[Any, Any] = {}
+    for name, item in value.items():
+        where = f"a key of {key or 'it'}"
+        converted = _convert(name, key_annotation, where, build=build, inside=True)
+        mapping[converted] = _convert(
+            item, value_annotation, _below(key, name), build=build, inside=True
+        )
+    return mapping
+
+
+def _as_dataclass(value: Any, kind: Any, key: str, *, build: bool) -> Any:
+    """Return a value that is of a dataclass or, with `build`, one that is made from a mapping."""
+    if isinstance(value, kind):
+        return value
+    if not build or not isinstance(value, dict):
+        raise WrongValue(key, value, "keys and values", inside=build)
+    for f in fields(kind):
+        if f.name not in value and f.default is MISSING and f.default_factory is MISSING:
+            raise InputError(f"{_below(key, f.name)} is missing")
+    values: dict[str, Any] = {}
+    for f in fields(kind):
+        if f.name in value:
+            where = _below(key, f.name)
+            values[f.name] = _convert(value[f.name], f.type, where, build=build, inside=True)
+    return kind(**values)
 
 
 def _below(key: str, name: str) -> str:

@@ -54,11 +54,13 @@ class SourceClass:
 
     def ancestors(self) -> "list[SourceClass]":
         """Return the class and those of this package that it inherits from, nearest first."""
-        found: list[SourceClass] = []
-        for cls in (self, *(a for base in self._bases() for a in base.ancestors())):
-            found = [other for other in found if other.node is not cls.node]
-            found.append(cls)
-        return found
+        classes: list[SourceClass] = [self]
+        for base in self._bases():
+            for ancestor in base.ancestors():
+                # a class that two bases inherit from comes after both
+                classes = [cls for cls in classes if cls.node is not ancestor.node]
+                classes.append(ancestor)
+        return classes
 
     def _bases(self) -> "Iterator[SourceClass]":
         for base in self.node.bases:
@@ -67,9 +69,9 @@ class SourceClass:
             elsewhere = isinstance(binding, ast.ImportFrom) and not binding.level
             if binding is None or elsewhere:  # of another package: `nn.Module`, `ABC`
                 continue
-            found = self.module.find(name)
-            if isinstance(found, SourceClass):
-                yield found
+            base_class = self.module.find(name)
+            if isinstance(base_class, SourceClass):
+                yield base_class
 
     def constructor(self) -> ast.arguments | None:
         """Return the arguments of the class's own `__init__`; None if it has none."""

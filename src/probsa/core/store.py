@@ -7,7 +7,6 @@ as well. Files are written atomically.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -60,7 +59,7 @@ def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
     Raises:
         BagError: the bag is empty, its numbers of rows differ, or a value is not finite.
     """
-    label = f"bag {bag.name!r}" + ("" if source is None else f" ({source})")
+    label = f"bag {bag.name!r}" if source is None else f"bag {bag.name!r} ({source})"
     instances = len(bag.features)
     if instances == 0:
         raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave it out")
@@ -113,13 +112,20 @@ def make_bag(
     Raises:
         BagError: the bag is empty, its numbers of rows differ, or a value cannot be used.
     """
-    where, labels = source or f"bag {name!r}", instance_labels
+    where = source or f"bag {name!r}"
+    features = as_features(features, source=where)
+    if coords is not None:
+        coords = as_coordinates(coords, source=where)
+    if instance_labels is not None:
+        instance_labels = as_instance_labels(instance_labels, source=where)
+    if intensity is not None:
+        intensity = intensity.reshape(-1).astype(np.float32)
     bag = StoredBag(
         name=name,
-        features=as_features(features, source=where),
-        coords=None if coords is None else as_coordinates(coords, source=where),
-        instance_labels=None if labels is None else as_instance_labels(labels, source=where),
-        intensity=None if intensity is None else intensity.reshape(-1).astype(np.float32),
+        features=features,
+        coords=coords,
+        instance_labels=instance_labels,
+        intensity=intensity,
         kind=kind,
         stride=stride,
     )
@@ -140,10 +146,14 @@ def read_bag(path: Path | str, *, keep_unreadable: bool = False) -> StoredBag:
         dataset = _features(f, path)
         features = np.empty(dataset.shape, dataset.dtype)
         dataset.read_direct(features)
-        found = {name: dataset_of(f, name) for name in (*ROWS[1:], "unreadable")}
-        kind, corners = read_kind(f, path), found["coords"]
-        stride = None if corners is None else stride_of(attributes_of(corners))
-        arrays = {name: None if d is None else d[...] for name, d in found.items()}
+        datasets = {name: dataset_of(f, name) for name in (*ROWS[1:], "unreadable")}
+        kind = read_kind(f, path)
+        stride = None
+        if datasets["coords"] is not None:
+            stride = stride_of(attributes_of(datasets["coords"]))
+        arrays: dict[str, np.ndarray | None] = {}
+        for name, optional_dataset in datasets.items():
+            arrays[name] = None if optional_dataset is None else optional_dataset[...]
     flags = arrays.pop("unreadable")
     bag = make_bag(path.stem, features, **arrays, kind=kind, stride=stride, source=path)
     if flags is None or keep_unreadable:
@@ -159,8 +169,14 @@ def read_bag(path: Path | str, *, keep_unreadable: bool = False) -> StoredBag:
             f"bag {bag.name!r} ({path}): none of its {len(readable)} instances could be read "
             "when its features were made. Leave the file out"
         )
-    rows = {name: v for name in ROWS if (v := getattr(bag, name)) is not None}
-    return bag if readable.all() else replace(bag, **{k: v[readable] for k, v in rows.items()})
+    if readable.all():
+        return bag
+    readable_rows: dict[str, np.ndarray] = {}
+    for name in ROWS:
+        rows = getattr(bag, name)
+        if rows is not None:
+            readable_rows[name] = rows[readable]
+    return replace(bag, **readable_rows)
 
 
 def peek_bag(path: Path) -> tuple[int, int]:
@@ -240,9 +256,13 @@ def write_bag(  # noqa: PLR0913 - the datasets of a file
     if kind not in get_args(BagKind):
         raise BagError(f"bag {path.stem!r}: kind is {kind!r}, expected 'slide' or 'ct'")
     bag = make_bag(
-        path.stem, features, coords=coords, instance_labels=instance_labels, intensity=intensity,
+        path.stem,
+        features,
+        coords=coords,
+        instance_labels=instance_labels,
+        intensity=intensity,
         source=path,
-    )  # fmt: skip
+    )
     labels = bag.instance_labels
     with replacing_hdf5(path) as f:
         f.attrs["probsa_kind"] = kind
@@ -311,26 +331,31 @@ def read_kind(f: h5py.File, path: Path) -> BagKind | None:
 
 def stride_of(attributes: Mapping[str, object]) -> float | None:
     """Return the stride in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
-    number, size = partial(numeric_attribute, attributes), size_level0(attributes)
-    if exact := number("pitch"):  # written by probsa, as TRIDENT's sizes are rounded
-        return exact
-    patch_size = number("patch_size")
+    pitch = numeric_attribute(attributes, "pitch")
+    if pitch:  # exact, and written by probsa, as TRIDENT's sizes are rounded
+        return pitch
+    size = size_level0(attributes)
+    patch_size = numeric_attribute(attributes, "patch_size")
     if not patch_size or size is None:
         return size
-    return (patch_size - (number("overlap") or 0.0)) * size / patch_size
+    overlap = numeric_attribute(attributes, "overlap") or 0.0
+    return (patch_size - overlap) * size / patch_size
 
 
 def size_level0(attributes: Mapping[str, object]) -> float | None:
     """Return the patch side in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
-    number = partial(numeric_attribute, attributes)
     for key in ("size_level0", "patch_size_level0"):
-        if (size := number(key)) is not None:
+        size = numeric_attribute(attributes, key)
+        if size is not None:
             return size
-    patch_size, downsample = number("patch_size"), number("downsample")
-    if downsample is None and not number("patch_level"):
+    patch_size = numeric_attribute(attributes, "patch_size")
+    downsample = numeric_attribute(attributes, "downsample")
+    if downsample is None and not numeric_attribute(attributes, "patch_level"):
         # TRIDENT's name for the downsample of CLAM's coordinates, relative to their level.
-        downsample = number("custom_downsample")
-    return None if patch_size is None or downsample is None else patch_size * downsample
+        downsample = numeric_attribute(attributes, "custom_downsample")
+    if patch_size is None or downsample is None:
+        return None
+    return patch_size * downsample
 
 
 def numeric_attribute(attributes: Mapping[str, object], key: str) -> float | None:
@@ -371,15 +396,20 @@ def as_instance_labels(values: np.ndarray, *, source: Path | str) -> Shaped[np.n
         BagError: they are not whole numbers.
     """
     labels = values.reshape(-1)
-    whole = labels.dtype.kind in "biu" or (
-        labels.dtype.kind == "f" and bool(np.isfinite(labels).all() and (labels % 1 == 0).all())
-    )
-    if not whole or (len(labels) and not -(2.0**31) < labels.min() <= labels.max() < 2.0**31):
+    is_whole = labels.dtype.kind in "biu"
+    if labels.dtype.kind == "f":
+        is_whole = bool(np.isfinite(labels).all() and (labels % 1 == 0).all())
+    is_large = is_whole and len(labels) > 0 and not _fits_32_bits(labels)
+    if not is_whole or is_large:
         raise BagError(
             f"{source}: the instance labels are of type {labels.dtype} and not all whole numbers "
             "from 0, or -1 if unknown: write them again, or remove them"
         )
     return labels.astype(np.int64)
+
+
+def _fits_32_bits(numbers: np.ndarray) -> bool:
+    return bool(numbers.min() > -(2.0**31) and numbers.max() < 2.0**31)
 
 
 def as_coordinates(coords: np.ndarray, *, source: Path | str = "a bag") -> np.ndarray:

@@ -32,13 +32,19 @@ LAST = "!"
 """A row that is put after the last one: a quotation mark that is still open contains it."""
 
 MINUS = ("-", "–", "—")
-MISSING = frozenset(
-    (
-        "", "na", "n/a", "n.a.", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", *MINUS, "--",
-        ".", "?", "not available", "not reported", "[not available]", "[not applicable]",
-        "[not evaluated]", "[not reported]", "[unknown]", "[discrepancy]", "[pending]",
-    )
-)  # fmt: skip
+OF_PROGRAMS = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null")
+OF_TCGA = (
+    "not available",
+    "not reported",
+    "[not available]",
+    "[not applicable]",
+    "[not evaluated]",
+    "[not reported]",
+    "[unknown]",
+    "[discrepancy]",
+    "[pending]",
+)
+MISSING = frozenset(("", *OF_PROGRAMS, *MINUS, "--", ".", "?", *OF_TCGA))
 """What tables of R, pandas, spreadsheets and TCGA write for a missing value, in small letters.
 
 `None` is one as Python writes it, and `none` is not, as it may be a category; so may `unknown`.
@@ -63,17 +69,18 @@ def _column_advice(missing: Sequence[str], others: Sequence[str], meant: Mapping
     """
     questions: dict[str, str] = {}
     for column in missing:
-        accepted = (column, *(name for name, standard in meant.items() if standard == column))
-        for name in accepted:
-            part_of = [other for other in others if other in name]
-            question = hint(name, others, least=LEAST_LIKE) or hint(name, part_of)
+        synonyms = [name for name, standard in meant.items() if standard == column]
+        for name in (column, *synonyms):
+            contained = [other for other in others if other in name]
+            question = hint(name, others, least=LEAST_LIKE) or hint(name, contained)
             if question:
                 questions[column] = question
                 break
     all_differ = len(set(questions.values())) == len(missing)
     if not all_differ and len(others) == len(missing):
-        renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=True)]
-        return f" Rename {' and '.join(renamed)}"
+        pairs = zip(others, missing, strict=True)
+        renamings = [f"{other!r} to {column!r}" for other, column in pairs]
+        return f" Rename {' and '.join(renamings)}"
     if len(missing) == 1:
         return "".join(questions.values())
     return "".join(f" For {column!r}:{question}" for column, question in questions.items())
@@ -111,32 +118,36 @@ class TextTable:
         path = Path(path)
         frame = _parse(path, _text(path))
         if frame.empty:
-            wanted = f": expected a header {expected}" if expected else ""
-            raise TableError(f"{path} is empty{wanted}")
+            expectation = f": expected a header {expected}" if expected else ""
+            raise TableError(f"{path} is empty{expectation}")
         if not header:
             return cls(path=path, frame=frame)
         names = list(frame.iloc[0])
         frame = frame.iloc[1:].set_axis(names, axis=1)
         # Spreadsheets add empty columns without a name; the first column is the index of pandas.
-        for k in [k for k, name in enumerate(names) if k and not name]:
-            filled = frame.index[frame.iloc[:, k] != ""]
-            if len(filled):
+        has_name = [bool(name) or k == 0 for k, name in enumerate(names)]
+        for k, is_named in enumerate(has_name):
+            if is_named:
+                continue
+            filled_lines = frame.index[frame.iloc[:, k] != ""]
+            if len(filled_lines):
                 raise TableError(
-                    f"{path}, line {filled[0]}: column {k + 1} has a value but no name: give it "
-                    "one, or leave it out"
+                    f"{path}, line {filled_lines[0]}: column {k + 1} has a value but no name: "
+                    "give it one, or leave it out"
                 )
-        return cls(path=path, frame=frame.loc[:, [bool(c) or not k for k, c in enumerate(names)]])
+        return cls(path=path, frame=frame.loc[:, has_name])
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns; a first column without a name, an index, is not among them."""
-        return tuple(c for c in self.frame.columns if c != "")
+        return tuple(name for name in self.frame.columns if name != "")
 
     @property
     def rows(self) -> list[dict[str, str]]:
         """The cells of each row by the names of their columns."""
-        names, cells = list(self.frame.columns), self.frame.itertuples(index=False, name=None)
-        return [dict(zip(names, row, strict=True)) for row in cells]
+        names = list(self.frame.columns)
+        rows = self.frame.itertuples(index=False, name=None)
+        return [dict(zip(names, cells, strict=True)) for cells in rows]
 
     @property
     def numbered(self) -> list[NumberedRow]:
@@ -165,31 +176,38 @@ class TextTable:
         """
         meant = synonyms or {}
         names = list(self.frame.columns)
-        chosen: dict[str, int] = {}
-        asked = dict.fromkeys((*columns, *optional))
-        others = [name for name in self.columns if meant.get(name, name) not in asked]
-        for column in asked:
-            found = [k for k, name in enumerate(names) if meant.get(name, name) == column]
-            if len(found) > 1:
-                both = " and ".join(sorted({repr(names[k]) for k in found} - {repr(column)}))
-                also = f" ({both} counts as {column!r})" if both else ""
+        standard_names = [meant.get(name, name) for name in names]
+        index_of: dict[str, int] = {}
+        requested = dict.fromkeys((*columns, *optional))
+        for column in requested:
+            indices = [k for k, name in enumerate(standard_names) if name == column]
+            if len(indices) > 1:
+                other_names = {repr(names[k]) for k in indices} - {repr(column)}
+                synonym = " and ".join(sorted(other_names))
+                also = f" ({synonym} counts as {column!r})" if synonym else ""
                 raise TableError(
                     f"{self.path}: two columns are named {column!r}{also}: leave one out"
                 )
-            if found:
-                chosen[column] = found[0]
-        if missing := [column for column in columns if column not in chosen]:
+            if indices:
+                index_of[column] = indices[0]
+        missing = [column for column in columns if column not in index_of]
+        if missing:
             if not advice:
-                more = [said for column, said in (extra_advice or {}).items() if column in missing]
-                advice = _column_advice(missing, others, meant) + "".join(more)
+                others = [name for name in self.columns if meant.get(name, name) not in requested]
+                advice = _column_advice(missing, others, meant)
+                for column, text in (extra_advice or {}).items():
+                    if column in missing:
+                        advice += text
+            end = f".{advice}" if advice else ""
             raise TableError(
                 f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "
-                f"{', '.join(self.columns)}{'.' * bool(advice)}{advice}"
+                f"{', '.join(self.columns)}{end}"
             )
+        frame = self.frame.iloc[:, list(index_of.values())].set_axis(list(index_of), axis=1)
         return TextTable(
             path=self.path,
-            frame=self.frame.iloc[:, list(chosen.values())].set_axis(list(chosen), axis=1),
-            names_in_file={column: names[k] for column, k in chosen.items()},
+            frame=frame,
+            names_in_file={column: names[k] for column, k in index_of.items()},
         )
 
     def blank_missing(self, columns: Iterable[str], *, values: Iterable[str] = ()) -> "TextTable":
@@ -201,20 +219,19 @@ class TextTable:
             values: Words that are values all the same, such as a class that is named `NA`.
         """
         frame = self.frame.copy()
-        kept = frozenset(values)
+        common_values = frozenset(values)
         blanked: dict[str, Mapping[int, str]] = dict(self.blanked)
         for column in dict.fromkeys(columns):
             if column not in self.columns:
                 continue
             lines: list[int] = self.frame.index.tolist()
             texts: list[str] = self.frame[column].tolist()
-            cells = dict(zip(lines, texts, strict=True))
-            values_here = kept.union(MINUS) if "+" in cells.values() else kept
-            words = {
-                line: cell
-                for line, cell in cells.items()
-                if cell and is_missing(cell) and cell not in values_here
-            }
+            # a minus is a value beside a plus
+            column_values = common_values.union(MINUS) if "+" in texts else common_values
+            words: dict[int, str] = {}
+            for line, cell in zip(lines, texts, strict=True):
+                if cell and is_missing(cell) and cell not in column_values:
+                    words[line] = cell
             if words:
                 frame.loc[list(words), column] = ""
                 blanked[column] = words
@@ -228,11 +245,11 @@ class TextTable:
         """Say for each column which words were read as missing values, and in which lines."""
         notes: list[str] = []
         for column, words in self.blanked.items():
-            named = self.names_in_file.get(column, column)
-            different = ", ".join(dict.fromkeys(words.values()))
+            name = self.names_in_file.get(column, column)
+            distinct_words = ", ".join(dict.fromkeys(words.values()))
             notes.append(
-                f"the column {named!r} of {self.path} has "
-                f"{counted(len(words), 'missing value')}, written {different}: "
+                f"the column {name!r} of {self.path} has "
+                f"{counted(len(words), 'missing value')}, written {distinct_words}: "
                 f"{numbered_lines(list(words))}"
             )
         return tuple(notes)
@@ -266,10 +283,11 @@ class TextTable:
         """
         rows: dict[str, NumberedRow] = {}
         for line, cells in self.numbered:
-            name, where = cells[column], f"{self.path}, line {line}"
+            name = cells[column]
+            where = f"{self.path}, line {line}"
             if not name:
-                named = self.names_in_file.get(column, column)
-                raise TableError(f"{where}: the column {named!r} is empty")
+                name_in_file = self.names_in_file.get(column, column)
+                raise TableError(f"{where}: the column {name_in_file!r} is empty")
             if name in rows:
                 raise TableError(
                     f"{where}: {what} {name!r} is already in line {rows[name][0]}. Give each "
@@ -292,10 +310,10 @@ def numbered_lines(lines: Sequence[int], *, most: int = 10) -> str:
     >>> numbered_lines([3]), numbered_lines([3, 5, 9]), numbered_lines([3, 5, 9], most=2)
     ('line 3', 'lines 3, 5 and 9', 'lines 3, 5 and 1 more')
     """
-    shown = [str(line) for line in lines[:most]]
+    numbers = [str(line) for line in lines[:most]]
     if len(lines) > most:
-        shown.append(f"{len(lines) - most} more")
-    return f"{'line' if len(lines) == 1 else 'lines'} {enumerated(shown)}"
+        numbers.append(f"{len(lines) - most} more")
+    return f"{'line' if len(lines) == 1 else 'lines'} {enumerated(numbers)}"
 
 
 def finite_number(text: str) -> float | None:
@@ -361,32 +379,41 @@ def _parse(path: Path, text: str) -> DataFrame:
     """Return the rows with content; the index is the line at which each starts."""
     import pandas as pd
 
-    body = re.sub(rf"\A(?:[{DELIMITERS} ]*\n)+", "", text)
+    body = re.sub(rf"\A(?:[{DELIMITERS} ]*\n)+", "", text)  # without blank rows on top
     if not body.strip(f"{DELIMITERS} "):
         return pd.DataFrame()
+    # the delimiter is the most frequent one of the header, where it is not quoted
     outside_quotes = re.sub(rf'(?m)(^|[{DELIMITERS}])"[^"]*"(?:"[^"]*")*', r"\1", body)
-    delimiter = max(DELIMITERS, key=outside_quotes.partition("\n")[0].count)
-    read = csv.reader(io.StringIO(f"{body}\n{LAST}"), delimiter=delimiter)
-    line = first = 1 + text.count("\n") - body.count("\n")
+    header = outside_quotes.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=header.count)
+    reader = csv.reader(io.StringIO(f"{body}\n{LAST}"), delimiter=delimiter)
+    first = 1 + text.count("\n") - body.count("\n")
+    line = first
     rows: dict[int, list[str]] = {}
-    last: list[str] = []
+    end: list[str] = []
     with suppress(csv.Error):  # a cell of more than a hundred thousand characters
-        for row in read:
+        for row in reader:
             rows[line] = row
-            if len(row) > (width := len(rows[first])):
+            width = len(rows[first])
+            if len(row) > width:
                 raise TableError(
                     f"{path}, line {line}: {len(row)} cells, but the header has {width}"
                 )
-            line = first + read.line_num
-        line, last = rows.popitem()
-    if last != [LAST]:
+            line = first + reader.line_num
+        line, end = rows.popitem()
+    if end != [LAST]:
         raise TableError(f"{path}, line {line}: a quotation mark is never closed")
     width = len(rows[first])
-    if not text.endswith("\n") and len(last := rows[max(rows)]) < width:
+    last_line = max(rows)
+    if not text.endswith("\n") and len(rows[last_line]) < width:
         raise TableError(
-            f"{path}, line {max(rows)}: {len(last)} cells, but the header has {width}: the file "
-            "may be cut; copy it again, or end it with a newline"
+            f"{path}, line {last_line}: {len(rows[last_line])} cells, but the header has {width}: "
+            "the file may be cut; copy it again, or end it with a newline"
         )
-    filled = {n: [c.strip() for c in row] + [""] * (width - len(row)) for n, row in rows.items()}
-    cells = {n: [restore_cell(c) for c in row] for n, row in filled.items() if any(row)}
-    return pd.DataFrame(list(cells.values()), index=pd.Index(list(cells)), dtype=str)
+    table: dict[int, list[str]] = {}
+    for line, row in rows.items():
+        cells = [cell.strip() for cell in row]
+        if any(cells):
+            cells += [""] * (width - len(cells))
+            table[line] = [restore_cell(cell) for cell in cells]
+    return pd.DataFrame(list(table.values()), index=pd.Index(list(table)), dtype=str)

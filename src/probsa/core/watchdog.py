@@ -17,7 +17,9 @@ from pathlib import Path
 
 GRACE = 3.0
 """Seconds from a signal until the process is ended from outside: 5 are promised to users."""
-ADD, REMOVE, END = b"+", b"-", b"\0"
+ADD = b"+"
+REMOVE = b"-"
+END = b"\0"
 """Marks of the messages about temporary files: `+path` and `-path`, each with a zero byte."""
 
 _files: list[int] = []
@@ -66,13 +68,13 @@ def descendants(process: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
-    found: list[int] = []
+    below: list[int] = []
     queue = [process]
     while queue:
-        own = children.get(queue.pop(), [])
-        found += own
-        queue += own
-    return found
+        next_children = children.get(queue.pop(), [])
+        below += next_children
+        queue += next_children
+    return below
 
 
 def kill(processes: list[int]) -> None:
@@ -137,8 +139,13 @@ def _wait(signals_out: int, files_out: int) -> set[bytes] | None:
         if files_out in ready:
             part = os.read(files_out, 65536)
             *messages, rest = (rest + part).split(END)
-            for text in messages:
-                (announced.add if text[:1] == ADD else announced.discard)(text[1:])
+            for message in messages:
+                mark = message[:1]
+                name = message[1:]
+                if mark == ADD:
+                    announced.add(name)
+                else:
+                    announced.discard(name)
         if signals_out in ready:
             numbers = os.read(signals_out, 512)
             if not numbers:  # the watched process has ended
