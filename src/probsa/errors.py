@@ -130,6 +130,8 @@ def install_advice(extra: str) -> str:
 
 MOST = 60
 """Maximum number of names that an error lists; timm alone has more than a thousand models."""
+MOST_BESIDE_SUGGESTION = 12
+"""The same beside a suggestion, which a long list would hide."""
 
 
 class UnmetGuarantee(InputError):
@@ -155,19 +157,19 @@ class UnknownName(ProbSAError, KeyError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        known = sorted(set(known))
+        names = sorted(set(known))
         instead = instead_of(name)
         self.removed = bool(instead)
         """Whether an earlier version had it."""
         if instead:
             super().__init__(f"no {kind} named {name!r}.{instead}")
             return
-        guess = hint(name, known)
-        # with a suggestion, a long list of names only hides it
-        listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known[:MOST])}."
-        if not guess and len(known) > MOST:
-            listed = f"{listed[:-1]} and {len(known) - MOST} more."
-        super().__init__(f"no {kind} named {name!r}.{guess}{listed}")
+        suggestion = hint(name, names)
+        more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+        listed = f" Known: {', '.join(names[:MOST])}{more}."
+        if suggestion and len(names) > MOST_BESIDE_SUGGESTION:
+            listed = ""
+        super().__init__(f"no {kind} named {name!r}.{suggestion}{listed}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -185,9 +187,12 @@ def hint(name: str, known: Iterable[str], *, least: float = 0.5) -> str:
         known: the names that are.
         least: the least similarity of a name that is suggested, from 0 to 1.
     """
-    by_plain = {_plain(k): k for k in known if not _differs_in_numbers_only(name, k)}
-    close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=least)
-    return f" Did you mean {by_plain[close[0]]!r}?" if close else ""
+    candidates: dict[str, str] = {}
+    for other in known:
+        if not _differs_in_numbers_only(name, other):
+            candidates[_plain(other)] = other
+    closest = difflib.get_close_matches(_plain(name), list(candidates), n=1, cutoff=least)
+    return f" Did you mean {candidates[closest[0]]!r}?" if closest else ""
 
 
 def _numbers(name: str) -> list[str]:

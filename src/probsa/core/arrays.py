@@ -41,19 +41,25 @@ class ArrayForm:
         Raises:
             BagError: it has another type or shape, or is empty.
         """
-        shape, dtype = array.shape, array.dtype
+        shape = array.shape
+        dtype = array.dtype
         low, high = self.columns or (0, 0)
-        fits = (self.flat and len(shape) == 1) or (len(shape) == 2 and low <= shape[1] <= high)
-        fits &= 0 not in shape and (rows is None or shape[:1] == (rows,))
-        if fits and dtype.kind in self.kinds and dtype.itemsize <= 8:
+        has_dimensions = (self.flat and len(shape) == 1) or (
+            len(shape) == 2 and low <= shape[1] <= high
+        )
+        has_rows = 0 not in shape and (rows is None or shape[:1] == (rows,))
+        is_numeric = dtype.kind in self.kinds and dtype.itemsize <= 8
+        if has_dimensions and has_rows and is_numeric:
             return
-        count = "a number" if self.columns is None else "numbers"
-        if not self.flat:
+        if self.flat:
+            count = "a number" if self.columns is None else "numbers"
+        else:
             count = f"{low} numbers" if low == high else f"{low} or {high} numbers"
+        kind = "whole numbers: " if self.kinds == WHOLE else ""
+        instances = "the" if rows is None else rows
         raise BagError(
-            f"{where}: {what} is {dtype} of shape {shape}, expected "
-            f"{'whole numbers: ' if self.kinds == WHOLE else ''}{count} for each of "
-            f"{'the' if rows is None else rows} instances: {again}"
+            f"{where}: {what} is {dtype} of shape {shape}, expected {kind}{count} for each of "
+            f"{instances} instances: {again}"
         )
 
 
@@ -115,8 +121,10 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _stated_size(f: Any) -> int:
     """Return how many bytes the array of an open .npy file takes by its header."""
-    first = np.lib.format.read_magic(f) == (1, 0)
-    # the header of version 3 differs from that of version 2 in the names of fields alone
-    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(f)
+    version = np.lib.format.read_magic(f)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(f)
+    else:
+        # the header of version 3 differs from that of version 2 in the names of fields alone
+        shape, _, dtype = np.lib.format.read_array_header_2_0(f)
     return math.prod(shape) * dtype.itemsize

@@ -16,14 +16,14 @@ def group_keys(bags: Sequence[str], group_of: Mapping[str, str]) -> list[str]:
     >>> group_keys(["a", "b", "P1"], {"b": "P1"})
     ['a', 'P1', 'P1 (no group)']
     """
-    stated = {group for group in group_of.values() if group}
-    taken = stated.union(bags)
-    keys = []
+    groups = {group for group in group_of.values() if group}
+    used_names = groups.union(bags)
+    keys: list[str] = []
     for bag in bags:
         key = group_of.get(bag) or bag
-        if not group_of.get(bag) and bag in stated:
-            while key in taken:
+        if not group_of.get(bag) and bag in groups:
+            while key in used_names:
                 key += " (no group)"
-            taken.add(key)
+            used_names.add(key)
         keys.append(key)
     return keys

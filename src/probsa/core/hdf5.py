@@ -101,17 +101,23 @@ def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
                 f"format? If so, {again}"
             )
         with h5py.File(path, "r") as f:
-            found = f.visititems_links(_external)  # an error raised inside it would be lost
-            if found is not None:
+            # HDF5 stops at the first link that `_external` returns; an error raised inside it
+            # would be lost
+            external_link = f.visititems_links(_external)
+            if external_link is not None:
+                name, target = external_link
                 raise BagError(
-                    f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: "
+                    f"{path}: {name!r} is a link to the file {target!r}, which is not read: "
                     "copy the values into the file (h5repack), or leave the link out"
                 )
             yield f
 
 
 def _external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
-    return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
+    """Return the name of a link to another file, and that file; None for other links."""
+    if not isinstance(link, h5py.ExternalLink):
+        return None
+    return name, str(link.filename)
 
 
 def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset | None:
@@ -121,7 +127,8 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
         BagError: its values are in other files or no simple values, or its stated size is above
             the limit or far above what is stored.
     """
-    dataset, path = f.get(name), Path(str(f.filename))
+    dataset = f.get(name)
+    path = Path(str(f.filename))
     if not isinstance(dataset, h5py.Dataset):
         if f.get(name, getlink=True) is None:
             return None
@@ -144,13 +151,17 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
     if stored or name not in UNWRITTEN or stated > ALWAYS_ALLOWED:
         stated = max(stated, chunk if stored else 0)
         check_size(path, what=what, stated=stated, stored=stored, again=again)
-    if (chunks := dataset.chunks) is not None:
-        parts = int(np.prod([-(-n // k) for n, k in zip(shape, chunks, strict=True)], dtype=object))
-        # HDF5 needs much memory for each of many parts that are not stored
-        if parts > MOST_EMPTY and (there := dataset.id.get_num_chunks()) < parts / 2:
-            raise BagError(
-                f"{path}: {what} states {parts:,} chunks, and {there:,} are stored: {again}"
-            )
+    if dataset.chunks is not None:
+        counts = [-(-n // k) for n, k in zip(shape, dataset.chunks, strict=True)]
+        chunks = int(np.prod(counts, dtype=object))
+        # HDF5 needs much memory for each of many chunks that are not stored
+        if chunks > MOST_EMPTY:
+            stored_chunks = dataset.id.get_num_chunks()
+            if stored_chunks < chunks / 2:
+                raise BagError(
+                    f"{path}: {what} states {chunks:,} chunks, and {stored_chunks:,} are stored: "
+                    f"{again}"
+                )
     return dataset
 
 
@@ -166,14 +177,14 @@ def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for key, value in item.attrs.items():
         try:
-            read = _read_attribute(key, value)
+            attribute = _read_attribute(key, value)
         except ValueError as error:
             raise BagError(
                 f"{item.file.filename}: the attribute {key!r} is {str(value)[:80]!r}, expected "
                 f"{error}: correct or remove the attribute, or make the file again"
             ) from None
-        if read is not None:
-            attributes[key] = read
+        if attribute is not None:
+            attributes[key] = attribute
     return attributes
 
 
@@ -212,11 +223,11 @@ def _read_number(key: str, value: Any) -> Any:
     counts = (1, 2) if key in PAIRS else (1,)
     if numbers.dtype.kind not in "iuf" or numbers.size not in counts:
         raise ValueError(expected)
-    finite = np.isfinite(numbers)
-    if (numbers[finite] > LARGEST).any():
+    is_finite = np.isfinite(numbers)
+    if (numbers[is_finite] > LARGEST).any():
         raise ValueError(expected)
-    possible = finite & (numbers >= 0 if key in COUNTS else numbers > 0)
-    return value if possible.all() else NOT_STATED
+    is_in_range = numbers >= 0 if key in COUNTS else numbers > 0
+    return value if (is_finite & is_in_range).all() else NOT_STATED
 
 
 def _is_empty(value: Any) -> bool:

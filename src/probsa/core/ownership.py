@@ -69,11 +69,14 @@ class Ledger:
     def add(self, entries: Iterable[tuple[str, str]]) -> None:
         """Note the digests of files and their paths below the root."""
         self._read()
-        new = [e for e in entries if e[0] not in self._digests.get(e[1], ())]
-        if new:
+        lines: list[str] = []
+        for digest, name in entries:
+            if digest not in self._digests.get(name, ()):
+                lines.append(json.dumps((digest, name)) + "\n")
+        if lines:
             file = self.root / LEDGER / _ledger_name()
             with file.open("a", encoding="utf-8", newline="\n") as f:  # appends are atomic
-                f.write("".join(json.dumps(entry) + "\n" for entry in new))
+                f.write("".join(lines))
 
     def _read(self) -> None:
         """Read the ledgers of all machines, if they have changed."""
@@ -86,7 +89,8 @@ class Ledger:
         except FileNotFoundError:  # another process replaces the folder just now
             state = []
             texts = []
-        self._digests, self._patterns = {}, set()
+        self._digests = {}
+        self._patterns = set()
         for line in "\n".join(texts).splitlines():
             with suppress(ValueError, TypeError):  # a process was killed while it wrote
                 digest, name = json.loads(line)
@@ -139,9 +143,9 @@ def open_output(
     if around is not None and not own:
         return
     entries = [(ANY_CONTENT, pattern) for pattern in others]
-    known = set() if earlier is None else set(earlier(folder))
+    earlier_files = set() if earlier is None else set(earlier(folder))
     for path in _files_below(folder):
-        if path in known or (around is not None and around.owns(path)):
+        if path in earlier_files or (around is not None and around.owns(path)):
             entries.append((digest_of(path), path.relative_to(folder).as_posix()))
     _write_ledger(folder, entries)
 
@@ -162,7 +166,9 @@ def _write_ledger(folder: Path, entries: Iterable[tuple[str, str]]) -> None:
 
 def seal_output(folder: Path) -> None:
     """Note every file of a folder that was made as a whole."""
-    entries = [(digest_of(p), p.relative_to(folder).as_posix()) for p in _files_below(folder)]
+    entries: list[tuple[str, str]] = []
+    for path in _files_below(folder):
+        entries.append((digest_of(path), path.relative_to(folder).as_posix()))
     if (folder / LEDGER).is_dir():
         _ledger_at(folder.absolute()).add(entries)
     else:
@@ -190,13 +196,13 @@ def is_empty(folder: Path) -> bool:
 
 def place_in_words(path: Path) -> str:
     """Say what is at a path: a file, a folder, or a link, and where that leads."""
-    what = "a folder" if path.is_dir() else "a file"
+    kind = "a folder" if path.is_dir() else "a file"
     if not path.is_symlink():
-        return f"{path} is {what}"
+        return f"{path} is {kind}"
     target = path.readlink()
     if not path.exists():
         return f"{path} is a link to {target}, where there is nothing"
-    return f"{path} is a link to {target}, {what}"
+    return f"{path} is a link to {target}, {kind}"
 
 
 def check_folder_place(folder: Path) -> None:
@@ -290,11 +296,13 @@ def foreign_files(folder: Path, *, earlier: Earlier | None = None) -> Iterator[P
         folder: The folder.
         earlier: See `open_output`; it counts if the folder has no ledger of its own.
     """
-    known = set() if earlier is None or (folder / LEDGER).is_dir() else set(earlier(folder))
+    earlier_files: set[Path] = set()
+    if earlier is not None and not (folder / LEDGER).is_dir():
+        earlier_files = set(earlier(folder))
     for path in _files_below(folder):
         ledger = ledger_of(path)
         is_own = ledger is not None and ledger.owns(path)
-        if not is_own and path not in known and os.path.lexists(path):
+        if not is_own and path not in earlier_files and os.path.lexists(path):
             yield path
 
 
@@ -324,7 +332,10 @@ def remove_written_folder(folder: Path, *, earlier: Earlier | None = None) -> No
 
 def files_matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
     """List the files of a folder whose paths match one of some patterns of `Path.glob`."""
-    return sorted({p for pattern in patterns for p in folder.glob(pattern) if not p.is_dir()})
+    files: set[Path] = set()
+    for pattern in patterns:
+        files |= {path for path in folder.glob(pattern) if not path.is_dir()}
+    return sorted(files)
 
 
 def digest_of(path: Path) -> str:
@@ -339,12 +350,12 @@ def digest_of(path: Path) -> str:
             return ""
         with path.open("rb") as f:  # another process may replace the file meanwhile
             size = os.fstat(f.fileno()).st_size
-            h = hashlib.sha256(f"{size};".encode())
+            digest = hashlib.sha256(f"{size};".encode())
             for part in samples(f, size):
-                h.update(part)
+                digest.update(part)
     except FileNotFoundError:
         return ""
-    return h.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def samples(file: BinaryIO, size: int) -> Iterator[bytes]:
@@ -360,7 +371,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files and links below a folder, without temporary files and ledgers."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if Path(place, name).is_symlink()]
-        folders[:] = [f for f in folders if f != LEDGER and not OURS.fullmatch(f)]
+        # in place: `os.walk` then leaves the others out
+        folders[:] = [name for name in folders if name != LEDGER and not OURS.fullmatch(name)]
         for name in (*files, *links):
             if not OURS.fullmatch(name):
                 yield Path(place, name)

@@ -91,10 +91,9 @@ def segment_argmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Int[Tensor, "bags 
         return out.scatter_reduce(0, bag.view(shape).expand_as(v), candidates, "amin")
     if not sizes:
         return v[:0].long()
-    start = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    return torch.stack(
-        [part.argmax(0) + s for part, s in zip(v.split(list(sizes)), start, strict=True)]
-    )
+    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    bags = zip(v.split(list(sizes)), starts, strict=True)
+    return torch.stack([part.argmax(0) + start for part, start in bags])
 
 
 def segment_topk(
@@ -104,7 +103,8 @@ def segment_topk(
 
     A bag with fewer than k instances returns all of them, so the result is a list.
     """
-    start, rows = 0, []
+    start = 0
+    rows = []
     for size in sizes:
         part = v[start : start + size]
         rows.append(part.topk(min(k, size), largest=largest).indices + start)

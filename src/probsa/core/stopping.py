@@ -106,9 +106,9 @@ def stoppable(
         yield
         return
     # Semaphores that this process leaves are removed by a process that Python starts for that.
-    known = os.environ.get("PYTHONWARNINGS", "")
-    if QUIET not in known:
-        os.environ["PYTHONWARNINGS"] = f"{known},{QUIET}".lstrip(",")
+    filters = os.environ.get("PYTHONWARNINGS", "")
+    if QUIET not in filters:
+        os.environ["PYTHONWARNINGS"] = f"{filters},{QUIET}".lstrip(",")
 
     def stop(number: int, frame: object) -> None:
         if os.getpid() != process:  # a forked reader has nothing to clean up
@@ -158,11 +158,13 @@ def end_process(status: int, message: str = "") -> None:
     for child in children:
         child.join(max(0.0, until - time.monotonic()))
         if child.exitcode is None:
-            others = [] if child.pid is None else descendants(child.pid)
+            # the readers of a worker that could not end them itself
+            readers = [] if child.pid is None else descendants(child.pid)
             child.kill()
-            kill(others)  # the readers of a worker that could not end them itself
+            kill(readers)
     remove_unfinished()
-    with suppress(Exception):  # the signal may have come while the stream was written to
+    # the signal may have come while the stream was written to; nothing may keep the process alive
+    with suppress(Exception):
         sys.stdout.flush()
     with suppress(OSError):
         os.write(2, message.encode())

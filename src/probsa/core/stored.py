@@ -50,7 +50,9 @@ def read_text(
     except OSError as e:
         raise error(f"{path} cannot be read ({e.strerror}): {advice}") from e
     except UnicodeDecodeError as e:
-        raise error(f"{path} is damaged: byte {e.start} is not UTF-8 text. {_so(advice)}") from e
+        raise error(
+            f"{path} is damaged: byte {e.start} is not UTF-8 text. {_sentence(advice)}"
+        ) from e
 
 
 def read_json(path: Path, *, advice: str = COPY, error: type[ProbSAError] = InputError) -> Any:
@@ -76,12 +78,12 @@ def parse_json(
     try:
         value = json.loads(text)
     except RecursionError as e:
-        raise error(f"{where} is damaged: it is nested too deeply. {_so(advice)}") from e
+        raise error(f"{where} is damaged: it is nested too deeply. {_sentence(advice)}") from e
     except ValueError as e:
-        raise error(f"{where} is damaged: it is not JSON ({e}). {_so(advice)}") from e
+        raise error(f"{where} is damaged: it is not JSON ({e}). {_sentence(advice)}") from e
     problem = unusual(value)
     if problem is not None:
-        raise error(f"{where} is damaged: {problem}. {_so(advice)}")
+        raise error(f"{where} is damaged: {problem}. {_sentence(advice)}")
     return value
 
 
@@ -131,12 +133,14 @@ def as_record(
                     raise InputError(f"{f.name} is missing")
         return convert_value(value, kind, key="")
     except ProbSAError as e:  # a dataclass checks its own fields too
-        raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
+        raise error(f"{where} is damaged: {e}. {_sentence(advice)}") from e
 
 
 def unusual(value: Any, *, most: int = MOST) -> str | None:
     """Say what makes a nested value unfit for use: its depth, its size or a text; else None."""
-    stack, count = [(value, 1)], 0
+    # a stack in place of recursion, which deep values would exhaust
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    count = 0
     while stack:
         item, depth = stack.pop()
         count += 1
@@ -145,9 +149,10 @@ def unusual(value: Any, *, most: int = MOST) -> str | None:
         if count > most:
             return f"it has more than {most:,} values"
         if isinstance(item, dict):
-            stack += [(v, depth + 1) for pair in item.items() for v in pair]
+            for key, part in item.items():
+                stack += [(key, depth + 1), (part, depth + 1)]
         elif isinstance(item, list):
-            stack += [(v, depth + 1) for v in item]
+            stack += [(part, depth + 1) for part in item]
         elif isinstance(item, int) and item.bit_length() > LONGEST:
             return f"it has a number of {item.bit_length()} bits"
         elif isinstance(item, str) and not is_text(item):
@@ -155,5 +160,5 @@ def unusual(value: Any, *, most: int = MOST) -> str | None:
     return None
 
 
-def _so(advice: str) -> str:
+def _sentence(advice: str) -> str:
     return advice[:1].upper() + advice[1:]

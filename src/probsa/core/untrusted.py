@@ -24,11 +24,27 @@ ALWAYS_ALLOWED = 64 * 10**6
 """Bytes below which an array may be compressed further, as labels that are all zero are."""
 
 DAMAGED = (
-    OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-    MemoryError, EOFError, AssertionError, SyntaxError, SystemError, struct.error,
-    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What h5py, NumPy, PyTorch and the decoders beneath them raise for damaged files."""
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    EOFError,
+    AssertionError,
+    SyntaxError,
+    SystemError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What h5py, NumPy, PyTorch and the decoders beneath them raise for damaged files.
+
+Of those that a mistake in a program raises as well, `is_fault` sorts out ours.
+"""
 
 _LIMIT: ContextVar[float | None] = ContextVar("max_bag_gb", default=None)
 
@@ -45,8 +61,8 @@ def bag_limit(gigabytes: float | None) -> Iterator[None]:
 
 def max_bag_gb(default: float = MAX_BAG_GB) -> float:
     """Return the largest size of one bag that is set, or a default."""
-    stated = _LIMIT.get()
-    return default if stated is None else stated
+    limit = _LIMIT.get()
+    return default if limit is None else limit
 
 
 @contextmanager

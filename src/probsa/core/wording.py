@@ -34,8 +34,8 @@ def enumerated(things: Sequence[str]) -> str:
     >>> enumerated(["train"]), enumerated(["train", "val", "test"])
     ('train', 'train, val and test')
     """
-    *others, last = things
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = things
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def printable(text: str) -> str:
@@ -44,8 +44,13 @@ def printable(text: str) -> str:
     >>> printable("\x1b[31mslide")
     '\\x1b[31mslide'
     """
-    numbers = (lambda n: f"\\x{n:02x}", lambda n: f"\\u{n:04x}")
-    return HIDDEN.sub(lambda found: numbers[found[0] > "\xff"](ord(found[0])), text)
+    return HIDDEN.sub(_spell_out, text)
+
+
+def _spell_out(match: re.Match[str]) -> str:
+    """Return a character as Python writes it: `\\x1b`, `\\u202a`."""
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
 
 
 def protect_cell(text: str) -> str:
@@ -57,14 +62,16 @@ def protect_cell(text: str) -> str:
     >>> protect_cell("=1+1"), protect_cell("-1.5"), protect_cell("\x1b[31m")
     ("'=1+1", '-1.5', "'\\x1b[31m")
     """
-    return "'" + printable(text.replace("\\", "\\\\")) if _is_risky(text) else text
+    if not _is_risky(text):
+        return text
+    return "'" + printable(text.replace("\\", "\\\\"))
 
 
 def restore_cell(cell: str) -> str:
     """Return the text of a cell that `protect_cell` wrote; others, of any tool, stay."""
     if not cell.startswith("'"):
         return cell
-    text = SPELT.sub(lambda found: found[0].encode().decode("unicode_escape"), cell[1:])
+    text = SPELT.sub(lambda match: match[0].encode().decode("unicode_escape"), cell[1:])
     return text if _is_risky(text) and protect_cell(text) == cell else cell
 
 
