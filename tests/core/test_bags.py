@@ -12,7 +12,7 @@ from support.refusals import refused
 from probsa import Bag, Bags, pack
 from probsa.core import select_instances
 from probsa.errors import BagError
-from probsa.variational.priors import Dirichlet
+from probsa.variational import Dirichlet
 
 BAGS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 999)), min_size=1, max_size=6)
 
@@ -147,23 +147,33 @@ def test_weights_that_disagree_are_refused_by_name(edges):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": torch.zeros(0, 3), "edges": torch.zeros(2, 0, dtype=torch.long),
-          "weights": torch.zeros(0)}, "'wrong' is empty"),
+        (
+            {
+                "x": torch.zeros(0, 3),
+                "edges": torch.zeros(2, 0, dtype=torch.long),
+                "weights": torch.zeros(0),
+            },
+            "'wrong' is empty",
+        ),
         ({"x": torch.zeros(4, 2)}, "'wrong' has 2 features, bag 'a' has 3"),
-        ({"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])}, "edges holds the indices 0 to 4, but it "
-         "has 4 instances"),
+        (
+            {"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])},
+            "edges holds the indices 0 to 4, but it has 4 instances",
+        ),
         ({"edges": torch.tensor([[-1, 1, 2], [1, 2, 3]])}, "'wrong': edges holds the indices -1"),
         ({"arcs": torch.tensor([[0], [9]])}, "'wrong' has some arcs, bag 'a' has no"),
         ({"slide": torch.zeros(4).long()}, "slide holds the indices 0 to 0, but it has 0 slides"),
-        ({"x": torch.tensor([[0.0] * 3, [0.0] * 3, [0.0, torch.nan, 0.0], [0.0] * 3])},
-         "'wrong': its features hold NaN or inf, first in row 2"),
+        (
+            {"x": torch.tensor([[0.0] * 3, [0.0] * 3, [0.0, torch.nan, 0.0], [0.0] * 3])},
+            "'wrong': its features hold NaN or inf, first in row 2",
+        ),
         ({"x": torch.tensor([[0.0, torch.inf, -torch.inf]] * 4)}, "first in row 0"),
         ({"x": torch.full((4, 3), torch.inf, dtype=torch.float16)}, "NaN or inf"),
         ({"weights": torch.tensor([1.0, -0.5, 0.0])}, r"'wrong': the edge \(1, 2\) .* weight -0.5"),
         ({"weights": torch.tensor([0.0, 1.0, torch.nan])}, r"the edge \(2, 3\) .* weight nan"),
         ({"weights": torch.tensor([torch.inf, 1.0, 1.0])}, r"the edge \(0, 1\) .* weight inf"),
     ],
-)  # fmt: skip
+)
 def test_a_bag_that_cannot_be_meant_is_refused_by_name(changes, message):
     refused(BagError, message, pack, [bag(), bag(name="wrong", **changes)])
 

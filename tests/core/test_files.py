@@ -7,8 +7,7 @@ import sys
 import pytest
 from support.refusals import refused
 
-from probsa.core import files, replacing_hdf5
-from probsa.core.files import replacing, write_csv, write_json
+from probsa.core import files, replacing, replacing_hdf5, write_csv, write_json
 from probsa.errors import BagError
 
 

@@ -15,16 +15,8 @@ from support.refusals import refused
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probsa.core.graphs import (
-    _distances,
-    chain,
-    check_stride,
-    degrees,
-    edge_weights,
-    grid,
-    knn,
-    slice_order,
-)
+from probsa.core import chain, check_stride, degrees, edge_weights, grid, slice_order
+from probsa.core.graphs import _distances, knn
 from probsa.errors import GraphError
 
 Pairs = set[tuple[int, int]]

@@ -64,8 +64,12 @@ def test_a_value_that_fits_passes(annotation, value):
         (NonNegativeFloat, math.nan, "key is nan; expected at least 0"),
         (UnitInterval, 1.5, "key is 1.5; expected at least 0 and at most 1"),
         (Scheme, -1.0, "key is -1.0; expected at least 0"),
-        (Scheme, "linea", "key is 'linea'; expected a number (at least 0), 'linear' or 'cyclical'."
-         " Did you mean 'linear'?"),
+        (
+            Scheme,
+            "linea",
+            "key is 'linea'; expected a number (at least 0), 'linear' or 'cyclical'."
+            " Did you mean 'linear'?",
+        ),
         (Literal["a", "b", "c"], "d", "key is 'd'; expected 'a', 'b' or 'c'"),
         (Literal[1, 2], True, "key is True; expected 1 or 2"),
         (bool, 1, "key is 1; expected true or false"),
@@ -75,7 +79,7 @@ def test_a_value_that_fits_passes(annotation, value):
         (tuple[int, int], (1,), "key is a list (1); expected a list of 2"),
         (dict[str, PositiveInt], {"a": 0}, "key.a is 0; expected at least 1"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_does_not_fit_is_named_with_what_is_expected(annotation, value, message):
     with pytest.raises(InputError) as error:
         check_value("key", value, annotation)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.as_on_a_gpu import GpuLike, as_on_a_gpu
 
-from probsa.core.segments import (
+from probsa.core import (
     segment_argmax,
     segment_index,
     segment_max,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from probsa.core.store import FORMAT, as_coordinates, peek_bag, read_bag, write_bag
+from probsa.core import as_coordinates, peek_bag, read_bag, write_bag
+from probsa.core.store import FORMAT
 from probsa.errors import BagError
 
 TRIDENT = {
@@ -223,7 +224,7 @@ def test_a_disk_that_fills_within_a_file_is_an_error_and_no_crash(tmp_path, room
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from probsa.core.store import write_bag
+from probsa.core import write_bag
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, resource.RLIM_INFINITY))
 try:
@@ -235,9 +236,7 @@ except OSError as e:
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stderr) == (
-        1, "refused: [Errno 27] File too large: 'x.h5'\n"
-    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (1, "refused: [Errno 27] File too large: 'x.h5'\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -91,9 +91,12 @@ def test_a_missing_file_and_other_columns(tmp_path):
     read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
     known = ("bag", "group", "fold", "split", "patient")
     assert read.misspelt(known) == {
-        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
+        "Group": "group",
+        "folds": "fold",
+        "spilt": "split",
+        "grup": "group",
         "patient_id": "patient",
-    }  # fmt: skip
+    }
     assert finite_number("7") == 7
     assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))
 
@@ -154,10 +157,30 @@ def test_numbers(text, limits, expected):
 
 
 MISSING = (
-    "", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "-nan", "NaT", "null", "NULL",
-    "None", "-", "--", "–", ".", "?", "[Not Available]", "[Not Applicable]", "[Unknown]",
+    "",
+    "NA",
+    "na",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "<NA>",
+    "nan",
+    "NaN",
+    "-nan",
+    "NaT",
+    "null",
+    "NULL",
+    "None",
+    "-",
+    "--",
+    "–",
+    ".",
+    "?",
+    "[Not Available]",
+    "[Not Applicable]",
+    "[Unknown]",
     "not reported",
-)  # fmt: skip
+)
 PRESENT = ("none", "unknown", "Unknown", "0", "no", "Nan Li", "nano", "-1", "NA12878", "negative")
 
 

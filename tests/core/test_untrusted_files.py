@@ -110,13 +110,33 @@ def test_odd_attributes_are_named(path, key, value):
 
 
 NUMBERS = (
-    "mpp", "mpp_level0", "patch_size", "patch_size_level0", "size_level0", "pitch", "downsample",
-    "level0_magnification", "target_magnification", "level0_width", "overlap", "patch_level",
-)  # fmt: skip
+    "mpp",
+    "mpp_level0",
+    "patch_size",
+    "patch_size_level0",
+    "size_level0",
+    "pitch",
+    "downsample",
+    "level0_magnification",
+    "target_magnification",
+    "level0_width",
+    "overlap",
+    "patch_level",
+)
 NOTHING = (
-    np.nan, -1, np.inf, -np.inf, "", "None", "nan", b"None", np.zeros(0), h5py.Empty("f4"),
-    np.array([-1]), np.array([np.nan]),
-)  # fmt: skip
+    np.nan,
+    -1,
+    np.inf,
+    -np.inf,
+    "",
+    "None",
+    "nan",
+    b"None",
+    np.zeros(0),
+    h5py.Empty("f4"),
+    np.array([-1]),
+    np.array([np.nan]),
+)
 
 
 @pytest.mark.parametrize("value", NOTHING, ids=repr)

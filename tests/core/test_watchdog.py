@@ -17,7 +17,7 @@ LONGEST = 5.0
 HEAD = """
 import ctypes, sys, time
 from pathlib import Path
-from probsa.core.stopping import remove_at_stop, keep, stoppable, orderly_stop
+from probsa.core import remove_at_stop, keep, stoppable, orderly_stop
 import signal
 
 def hold(library):
@@ -67,8 +67,10 @@ def start(tmp_path, text):
     folder.mkdir()
     process = subprocess.Popen(
         [sys.executable, str(program), str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.3)  # the call has begun
@@ -153,9 +155,14 @@ def test_one_interrupt_leaves_time_for_a_cleanup_of_its_own(tmp_path):
 @pytest.mark.parametrize("command", ["models", "info x"])
 def test_a_command_whose_library_never_returns_ends(tmp_path, command, library):
     """The command line has a watchdog: a library that hangs is put in place of a reader."""
-    module, function = ("models", "catalogue_rows") if command == "models" else (
-        "slides", "is_scan",
-    )  # fmt: skip
+    module, function = (
+        ("models", "catalogue_rows")
+        if command == "models"
+        else (
+            "slides",
+            "is_scan",
+        )
+    )
     text = f"""
 import ctypes, sys
 import probsa.{module} as room

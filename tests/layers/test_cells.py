@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from support.dense_setmil import bucket_matrix, g
 
-from probsa.layers.cells import Cells
-from probsa.layers.irpe import Places, distance_buckets, piecewise
+from probsa.layers import Cells, Places
+from probsa.layers.irpe import distance_buckets, piecewise
 
 MAPS = [(5, 7), (1, 1), (9, 3)]
 

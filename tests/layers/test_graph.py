@@ -15,8 +15,7 @@ from support.random_bags import (
 from torch import Tensor
 
 from probsa import pack
-from probsa.layers import graph
-from probsa.layers.graph import Arcs, aggregate_softmax, both_ways, neighbourhoods, propagate
+from probsa.layers import Arcs, aggregate_softmax, both_ways, graph, neighbourhoods, propagate
 
 BAGS = graphs_of_all_kinds()
 TOGETHER = packed(BAGS)

@@ -6,9 +6,9 @@ from support.random_bags import F64, types_not_executed
 from torch import nn
 
 from probsa.errors import InputError
-from probsa.layers.attention import AttentionPosterior, AttentionTrunk
-from probsa.layers.embed import Embed
-from probsa.layers.transformer import Transformer, bag_attention
+from probsa.layers import AttentionPosterior, Embed, Transformer
+from probsa.layers.attention import AttentionTrunk
+from probsa.layers.transformer import bag_attention
 from probsa.variational import Diagonal, Dirac, PosteriorOptions
 
 SIZES = (1, 5, 9)

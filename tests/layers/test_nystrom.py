@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from support.random_bags import F64
 from torch import Tensor
 
-from probsa.layers.nystrom import NystromLayer, NystromOptions, pseudo_inverse
+from probsa.layers import NystromLayer, NystromOptions
+from probsa.layers.nystrom import pseudo_inverse
 
 SIZES = (1, 3, 4, 5, 9, 17, 18, 19, 20, 33)
 WIDTH, HEADS, LANDMARKS = 12, 3, 4

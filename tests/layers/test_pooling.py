@@ -5,8 +5,15 @@ import torch
 from support.as_on_a_gpu import as_on_a_gpu
 from support.random_bags import F64
 
-from probsa.layers import SoftMaximum, WeightSums, pool, pool_vectors, sampled_weights, weigh
-from probsa.layers.pooling import cached_blocks
+from probsa.layers import (
+    SoftMaximum,
+    WeightSums,
+    cached_blocks,
+    pool,
+    pool_vectors,
+    sampled_weights,
+    weigh,
+)
 
 SIZES = (1, 6, 23)
 

@@ -18,13 +18,25 @@ OPTIONS = PosteriorOptions(samples=3, predict_samples=7)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_it_is_the_pooling_of_the_model(kind, reduction):
     model = models.build(
-        f"abmil-probsa-{kind}", in_dim=6, embed=None, attention_dim=4, samples=3,
-        predict_samples=7, kappa=2.0, ridge=0.1, kl_reduction=reduction, seed=3,
-    )  # fmt: skip
+        f"abmil-probsa-{kind}",
+        in_dim=6,
+        embed=None,
+        attention_dim=4,
+        samples=3,
+        predict_samples=7,
+        kappa=2.0,
+        ridge=0.1,
+        kl_reduction=reduction,
+        seed=3,
+    )
     layer = ProbSAPooling(
-        6, attention_dim=4, posterior=kind, options=OPTIONS, seed=3,
+        6,
+        attention_dim=4,
+        posterior=kind,
+        options=OPTIONS,
+        seed=3,
         prior=PriorOptions(kappa=2.0, ridge=0.1, kl_reduction=reduction),
-    )  # fmt: skip
+    )
     layer.attention.load_state_dict(model.attention.state_dict())
     h = BAGS.x
     for train in (True, False):

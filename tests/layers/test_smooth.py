@@ -5,8 +5,7 @@ import torch
 from support.random_bags import F64, dense_laplacian, graphs_of_all_kinds, packed
 from torch import Tensor
 
-from probsa.layers.graph import both_ways, normalised
-from probsa.layers.smooth import Sm
+from probsa.layers import Sm, both_ways, normalised
 
 BAGS = graphs_of_all_kinds()
 TOGETHER = packed(BAGS)

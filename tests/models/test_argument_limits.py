@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from probsa.core.options import Limits, _alternatives, described
+from probsa.core import Limits, described
+from probsa.core.options import _alternatives
 from probsa.errors import CheckpointError, InputError
 from probsa.models import arguments, build, names
 from probsa.models._registry import LONGEST
-from probsa.training.checkpoints import load_checkpoint, restore_model
+from probsa.training import load_checkpoint, restore_model
 
 NO_NUMBERS = (float("nan"), float("inf"), -float("inf"))
 BEYOND = (10**12, -(10**12))
@@ -25,8 +26,16 @@ HUGE = 10**400
 """A number that no float holds; a file with such a one is refused as a whole."""
 SIGNED = ("initial_log_variance", "log_variance_bounds", "level")
 """Arguments that may be below 0."""
-SHARES = ("dropout", "attention_dropout", "layer_dropout", "bag_weight", "gamma", "warmup", "alpha",
-          "kappa_rate")  # fmt: skip
+SHARES = (
+    "dropout",
+    "attention_dropout",
+    "layer_dropout",
+    "bag_weight",
+    "gamma",
+    "warmup",
+    "alpha",
+    "kappa_rate",
+)
 """Arguments from 0 to 1."""
 ENDLESS = 10**8
 """As a number of samples, layers, clusters or units it takes for ever, or all memory."""
@@ -47,8 +56,10 @@ CASES = [
     for argument, about in arguments(name).items()
     for kind, limits, listed in numbers_of(about.annotation)
 ]
-IDS = [f"{name}-{argument}-{'list' if listed else kind.__name__}"
-       for name, argument, kind, _, listed in CASES]  # fmt: skip
+IDS = [
+    f"{name}-{argument}-{'list' if listed else kind.__name__}"
+    for name, argument, kind, _, listed in CASES
+]
 
 
 def wrong_values(argument: str, kind: type) -> list[Any]:

@@ -33,8 +33,10 @@ def test_the_scores_of_the_originals_neighbourhoods(golden, b):
     model.queries.weight.data, model.keys.weight.data = wq.T, wk.T
     bags = pack([replace(bag, arcs=arcs, arc_weights=weights)])
     t = golden.expected(f"bag{b}.encoder_output")
-    close(model.queries(t) @ model.keys(t).T / wq.shape[1] ** 0.5,
-          golden.expected(f"bag{b}.att_matrix"))  # fmt: skip
+    close(
+        model.queries(t) @ model.keys(t).T / wq.shape[1] ** 0.5,
+        golden.expected(f"bag{b}.att_matrix"),
+    )
     close(model.neighbour_scores(t, bags), golden.expected(f"bag{b}.alpha_raw"))
 
 

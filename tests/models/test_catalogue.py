@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.models import catalogue_page, look_up, names
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"

@@ -11,11 +11,10 @@ from support.random_bags import F64, random_bag
 from torch import Tensor
 
 from probsa import pack
-from probsa.layers.pooling import pool_vectors
+from probsa.layers import pool_vectors
 from probsa.layers.smooth_svm import smooth_top1_svm
 from probsa.models import build
-from probsa.variational.objectives import objective
-from probsa.variational.posteriors import Diagonal
+from probsa.variational import Diagonal, objective
 
 SINGLE = ["clam_sb_gated", "clam_sb_plain", "ckpt_clam_sb"]
 MULTI = ["clam_mb_gated", "clam_mb_plain"]

@@ -14,9 +14,7 @@ from probsa import Bag, pack
 from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
 from probsa.models import Model, Output, arguments, build, look_up, names
-from probsa.variational.field import Field
-from probsa.variational.objectives import objective
-from probsa.variational.posteriors import Posterior
+from probsa.variational import Field, Posterior, objective
 
 IN_DIM = 6
 SMALL = {

@@ -20,9 +20,17 @@ def test_both_streams_by_hand_and_the_score_is_a_mean_of_both(c, labels):
     def model(score: str):
         torch.manual_seed(0)
         return build(
-            "dsmil", in_dim=6, embed=8, n_classes=c, labels=labels, bag_score=score,
-            query="linear", query_dim=5, value="mlp", scaled=False,
-        ).double()  # fmt: skip
+            "dsmil",
+            in_dim=6,
+            embed=8,
+            n_classes=c,
+            labels=labels,
+            bag_score=score,
+            query="linear",
+            query_dim=5,
+            value="mlp",
+            scaled=False,
+        ).double()
 
     own = model("bag")
     bags = pack([random_bag(7, seed=1, features=6, y=1), random_bag(4, seed=2, features=6, y=0)])
@@ -49,8 +57,13 @@ def test_both_streams_by_hand_and_the_score_is_a_mean_of_both(c, labels):
 
 def test_it_starts_orthogonal():
     model = build("dsmil", in_dim=20, n_classes=3, embed=16)
-    for module in (model.embed.net[0], model.query[0], model.query[2],
-                   model.instance_classifier, model.classifier):  # fmt: skip
+    for module in (
+        model.embed.net[0],
+        model.query[0],
+        model.query[2],
+        model.instance_classifier,
+        model.classifier,
+    ):
         w = module.weight.flatten(1)
         w = w if w.shape[0] <= w.shape[1] else w.T
         torch.testing.assert_close(w @ w.T, torch.eye(len(w)), rtol=1e-5, atol=1e-5)

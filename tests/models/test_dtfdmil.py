@@ -211,8 +211,11 @@ def test_four_parts_are_clipped_each_by_itself():
     groups = model.parameter_groups()
     names = {id(p): k.split(".")[0] for k, p in model.named_parameters()}
     assert [{names[id(p)] for p in g["params"]} for g in groups] == [
-        {"embed", "residual"}, {"attention"}, {"classifier"}, {"bag_attention", "bag_classifier"},
-    ]  # fmt: skip
+        {"embed", "residual"},
+        {"attention"},
+        {"classifier"},
+        {"bag_attention", "bag_classifier"},
+    ]
     assert all(g["clip_norm"] == 2.0 for g in groups)
     assert sum(len(g["params"]) for g in groups) == len(names)
     plain = small(embed=None, clip=None).parameter_groups()

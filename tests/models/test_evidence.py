@@ -11,12 +11,13 @@ from probsa.core import segment_sum
 from probsa.errors import InputError
 from probsa.models import build
 from probsa.variational import (
+    Diagonal,
+    Dirac,
     negative_instances,
     normal_guidance,
     objective,
     probability_positive,
 )
-from probsa.variational.posteriors import Diagonal, Dirac
 
 NAMES = ("evidence-dirac", "evidence-diag", "evidence-field")
 SIZES = (5, 9, 1, 30)
@@ -67,11 +68,14 @@ def test_several_classes_are_several_fields(name):
     total = torch.zeros_like(kl)
     for c in range(3):
         own = make(name)
-        own.load_state_dict(model.state_dict() | {
-            k: v[c : c + 1]
-            for k, v in model.state_dict().items()
-            if k.startswith(("attention.mean.", "attention.log_variance.", "pooling."))
-        })  # fmt: skip
+        own.load_state_dict(
+            model.state_dict()
+            | {
+                k: v[c : c + 1]
+                for k, v in model.state_dict().items()
+                if k.startswith(("attention.mean.", "attention.log_variance.", "pooling."))
+            }
+        )
         single = own(bags, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(single.attention.mean, shown.mean[:, c])
         torch.testing.assert_close(single.attention.variance, shown.variance[:, c])
@@ -125,10 +129,14 @@ def test_kappa_does_not_run_away_where_nothing_is_tied():
     alone = [random_bag(20, seed=k, features=6, y=k % 2, density=0.0) for k in range(2)]
     i = torch.arange(19)
     chained = [
-        replace(bag, name=f"{bag.name} chain", edges=torch.stack([i, i + 1]),
-                weights=torch.ones(19, dtype=F64))
+        replace(
+            bag,
+            name=f"{bag.name} chain",
+            edges=torch.stack([i, i + 1]),
+            weights=torch.ones(19, dtype=F64),
+        )
         for bag in alone
-    ]  # fmt: skip
+    ]
     for given in (alone, [*alone, *chained]):
         model, bags = make("evidence-field", samples=1), pack(given)
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)

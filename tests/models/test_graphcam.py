@@ -10,10 +10,10 @@ from support.random_bags import F64, random_bag
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.evaluation.predictor import Predictor
+from probsa.evaluation import Predictor
 from probsa.models import build
 from probsa.models.gtp import GTP, graph, pool_clusters
-from probsa.training.preparation import Standardizer
+from probsa.training import Standardizer
 
 EACH = [0, 1, 2]
 SMALL = {"in_dim": 6, "embed": 8, "clusters": 5, "heads": 2}

@@ -107,8 +107,12 @@ def test_the_edge_list_is_the_matrix(weighted):
         cut = -(soft.T @ a @ soft).trace() / total if total > 0 else torch.zeros((), dtype=F64)
         inner = soft.T @ soft
         far = (inner / inner.norm() - torch.eye(5, dtype=F64) / 5**0.5).norm()
-        for got, wanted in ((h[own], want), (pooled[k], soft.T @ want), (cuts[k], cut),
-                            (fars[k], far)):  # fmt: skip
+        for got, wanted in (
+            (h[own], want),
+            (pooled[k], soft.T @ want),
+            (cuts[k], cut),
+            (fars[k], far),
+        ):
             torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
 
 
@@ -128,8 +132,17 @@ def test_one_instance_in_training_uses_the_running_statistics():
 def test_bags_meet_in_training_and_only_in_batch_normalisation():
     bags = some_bags()
     inside = bags.edges[1] < 12
-    alone = pack([Bag(name="a", x=bags.x[:12], edges=bags.edges[:, inside],
-                      weights=bags.weights[inside], y=1)])  # fmt: skip
+    alone = pack(
+        [
+            Bag(
+                name="a",
+                x=bags.x[:12],
+                edges=bags.edges[:, inside],
+                weights=bags.weights[inside],
+                y=1,
+            )
+        ]
+    )
     for code, meet in (("authors", True), ("torchmil", False)):
         model = small(code=code)
         assert model.couples_bags

@@ -10,7 +10,8 @@ from support.random_bags import F64, random_bag
 
 from probsa import pack
 from probsa.errors import BagError
-from probsa.layers.transformer import TransformerLayer, bag_attention
+from probsa.layers import TransformerLayer
+from probsa.layers.transformer import bag_attention
 from probsa.models import build, iibmil
 from probsa.models.iibmil import ALMOST, softened
 

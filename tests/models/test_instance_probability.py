@@ -17,8 +17,7 @@ from probsa.layers import sampled_weights
 from probsa.models import build, names
 from probsa.models._explanation import predicted_alone
 from probsa.training import Standardizer
-from probsa.variational import Bernoulli, Categorical
-from probsa.variational.posteriors import Diagonal
+from probsa.variational import Bernoulli, Categorical, Diagonal
 
 EVIDENCE = ("evidence-dirac", "evidence-diag", "evidence-field")
 

@@ -8,10 +8,9 @@ import pytest
 from support.stored import write_folder
 
 from probsa.benchmark.grid.entries import methods_of
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.models import _registry, build, catalogue_page, look_up, names
-from probsa.training import read_run, train
-from probsa.training.checkpoints import load_checkpoint
+from probsa.training import load_checkpoint, read_run, train
 
 FILE = '''
 """MeanMIL: a linear classifier on the mean of the instances."""

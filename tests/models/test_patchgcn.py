@@ -11,7 +11,7 @@ from support.random_bags import F64
 from torch import nn
 
 from probsa import Bag, pack
-from probsa.layers.graph import neighbourhoods
+from probsa.layers import neighbourhoods
 from probsa.models.patchgcn import GENConv
 
 

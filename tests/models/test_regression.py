@@ -12,8 +12,8 @@ from support.stored import WIDTH, write_folder
 
 from probsa import Bag, load, pack
 from probsa.errors import InputError
-from probsa.models import build
-from probsa.models._logistic import GRID, MOST_INSTANCES, FeatureSums, fit_logistic, sample_size
+from probsa.models import FeatureSums, build, fit_logistic, sample_size
+from probsa.models._logistic import GRID, MOST_INSTANCES
 from probsa.training import read_run, train
 from probsa.workflow import finish_run
 

@@ -91,10 +91,14 @@ def scattered(n: int = 9, *, seed: int = 0, wide: int = 7, high: int = 6) -> Bag
     generator = torch.Generator().manual_seed(seed)
     cells = torch.randperm(wide * high, generator=generator)[:n]
     return Bag(
-        name=f"bag{seed}", x=torch.randn(n, 6, generator=generator, dtype=F64).requires_grad_(),
-        edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64), y=seed % 2,
-        coords=torch.stack([cells % wide, cells // wide], 1) * 10 + 70, stride=10.0,
-    )  # fmt: skip
+        name=f"bag{seed}",
+        x=torch.randn(n, 6, generator=generator, dtype=F64).requires_grad_(),
+        edges=torch.zeros(2, 0).long(),
+        weights=torch.zeros(0, dtype=F64),
+        y=seed % 2,
+        coords=torch.stack([cells % wide, cells // wide], 1) * 10 + 70,
+        stride=10.0,
+    )
 
 
 CASES = [

@@ -11,7 +11,7 @@ from support.random_bags import F64, dense_laplacian
 from torch import Tensor
 
 from probsa import pack
-from probsa.layers.graph import both_ways, normalised
+from probsa.layers import both_ways, normalised
 
 BASE = {"embed": 8, "attention_dim": 4, "heads": 2}
 

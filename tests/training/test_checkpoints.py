@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from probsa import removed
 from probsa.errors import CheckpointError, MissingExtra
 from probsa.models import build
-from probsa.training import config
-from probsa.training.checkpoints import load_checkpoint, restore_model, save_checkpoint
+from probsa.training import config, load_checkpoint, restore_model, save_checkpoint
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from probsa.datasets import open_bags
 from probsa.features import build
 from probsa.features.resnet import ResNet
 from probsa.layers.transformer import bag_attention
-from probsa.training import train
-from probsa.training.checkpoints import load_checkpoint
+from probsa.training import load_checkpoint, train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,8 +14,15 @@ from support.made_runs import history_of, loop_of, make_config, with_data, with_
 from probsa.core import GraphOptions
 from probsa.errors import BagError, GraphError, InputError, OutputExists, TableError
 from probsa.evaluation import load
-from probsa.training import Reporter, load_checkpoint, open_data, plan_epoch, train
-from probsa.training.preparation import Standardizer, prepare
+from probsa.training import (
+    Reporter,
+    Standardizer,
+    load_checkpoint,
+    open_data,
+    plan_epoch,
+    prepare,
+    train,
+)
 
 
 class Listener(Reporter):
@@ -88,12 +95,26 @@ def test_every_option_changes_the_weights(config, tmp_path):
         return torch.cat([p.detach().flatten() for p in loop.model.parameters()])
 
     changes = [
-        {}, {"epochs": 4}, {"batch_size": 3}, {"max_instances": 9}, {"optimizer": "sgd"}, DECAY,
-        {**DECAY, "decay_vectors": False}, {"optimizer": "radam"}, {"schedule": "cosine"}, STEP,
-        {**STEP, "schedule_epochs": 2}, {**STEP, "schedule_factor": 0.5}, {"learning_rate": 2e-2},
-        {"warmup_epochs": 0}, {"weight_decay": 0.1}, {"kl_weight": 0.3}, {"kl_weight": "linear"},
-        {"clip_norm": 1e-2}, {"precision": "bf16"},
-    ]  # fmt: skip
+        {},
+        {"epochs": 4},
+        {"batch_size": 3},
+        {"max_instances": 9},
+        {"optimizer": "sgd"},
+        DECAY,
+        {**DECAY, "decay_vectors": False},
+        {"optimizer": "radam"},
+        {"schedule": "cosine"},
+        STEP,
+        {**STEP, "schedule_epochs": 2},
+        {**STEP, "schedule_factor": 0.5},
+        {"learning_rate": 2e-2},
+        {"warmup_epochs": 0},
+        {"weight_decay": 0.1},
+        {"kl_weight": 0.3},
+        {"kl_weight": "linear"},
+        {"clip_norm": 1e-2},
+        {"precision": "bf16"},
+    ]
     runs = [trained(changed) for changed in changes]
     assert torch.equal(runs[0], trained({}))
     for (k, a), (m, b) in combinations(enumerate(runs), 2):
@@ -239,21 +260,24 @@ def _with_nan(config):
     ("change", "error", "said"),
     [
         (
-            lambda c: with_data(c, graph=GraphOptions(kind="none")), GraphError,
+            lambda c: with_data(c, graph=GraphOptions(kind="none")),
+            GraphError,
             "needs neighbours, but no training bag .* --graph knn .* --mo",
         ),
         (_without_a_bag, TableError, "003"),
         (_with_nan, BagError, r"004.*row 1"),
         (
-            lambda c: replace(c, model_arguments={"n_classes": 3}), InputError,
+            lambda c: replace(c, model_arguments={"n_classes": 3}),
+            InputError,
             r"n_classes is 3, but .* has 2 classes",
         ),
         (
             lambda c: with_training(c, learning_rate=1e38, optimizer="sgd", warmup_epochs=0),
-            InputError, r"epoch \d+: .* Try a lower learning_rate",
+            InputError,
+            r"epoch \d+: .* Try a lower learning_rate",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_fails_before_its_first_epoch_leaves_nothing(
     config, tmp_path, change, error, said
 ):

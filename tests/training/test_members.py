@@ -76,9 +76,13 @@ def assumed(run):
 def evidence_config(folder, *, bags=24, signal=3.0, **training):
     arguments = {"embed": 8, "attention_dim": 4, "predict_samples": 16}
     return make_config(
-        folder, bags=bags, signal=signal, model="evidence-field", model_arguments=arguments,
+        folder,
+        bags=bags,
+        signal=signal,
+        model="evidence-field",
+        model_arguments=arguments,
         **training,
-    )  # fmt: skip
+    )
 
 
 def test_a_run_states_the_weight_of_neighbours_on_its_validation_bags(tmp_path):

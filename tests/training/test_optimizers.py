@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from probsa.models import build
-from probsa.training.config import TrainingConfig
-from probsa.training.optimizers import clip_gradients, make_optimizer, set_learning_rate
+from probsa.training import TrainingConfig, clip_gradients, make_optimizer
+from probsa.training.optimizers import set_learning_rate
 from probsa.variational import rate_factor
 
 

@@ -20,12 +20,26 @@ from probsa.errors import CheckpointError, InputError
 from probsa.training import checkpoints, load_checkpoint, read_split, train
 
 ALL_STATE = {
-    "optimizer": "radam", "epochs": 14, "learning_rate": 2.0, "warmup_epochs": 2,
-    "schedule": "plateau", "schedule_epochs": 1, "schedule_factor": 0.5, "weight_decay": 0.1,
-    "decay_vectors": False, "clip_norm": 1.0,
-}  # fmt: skip
-IIBMIL = {"embed": 8, "heads": 2, "hidden": 16, "layers": 1, "decoder_layers": 1, "dropout": 0.2,
-          "warmup_epochs": 1}  # fmt: skip
+    "optimizer": "radam",
+    "epochs": 14,
+    "learning_rate": 2.0,
+    "warmup_epochs": 2,
+    "schedule": "plateau",
+    "schedule_epochs": 1,
+    "schedule_factor": 0.5,
+    "weight_decay": 0.1,
+    "decay_vectors": False,
+    "clip_norm": 1.0,
+}
+IIBMIL = {
+    "embed": 8,
+    "heads": 2,
+    "hidden": 16,
+    "layers": 1,
+    "decoder_layers": 1,
+    "dropout": 0.2,
+    "warmup_epochs": 1,
+}
 
 
 @pytest.mark.parametrize(

@@ -14,35 +14,33 @@ from probsa import models, removed
 from probsa.cli.command import Command
 from probsa.core import GraphOptions
 from probsa.errors import InputError, TableError, UnknownName
-from probsa.training import RunFolder, recipes
-from probsa.training import config as config_module
-from probsa.training.config import (
+from probsa.training import (
     DataConfig,
     RunConfig,
+    RunFolder,
     TrainingConfig,
-    flatten,
-    load_yaml,
-    plain,
-    without_removed,
-)
-from probsa.training.given import check_files, names_model
-from probsa.training.preparation import read_labels
-from probsa.training.recipes import (
-    DEFAULT_RECIPE,
-    default_recipe,
-    find_recipe,
-    recipe_files,
-    recipe_sentence,
-)
-from probsa.training.run_folder import EXECUTION_KEYS
-from probsa.training.runfile import (
+    check_files,
     checked_run,
     commented,
+    default_recipe,
+    find_recipe,
+    flatten,
+    load_yaml,
+    names_model,
+    plain,
+    read_labels,
     read_run,
+    recipe_files,
+    recipe_sentence,
+    recipes,
     run_keys,
     run_schema,
     without_prior,
 )
+from probsa.training import config as config_module
+from probsa.training.config import without_removed
+from probsa.training.recipes import DEFAULT_RECIPE
+from probsa.training.run_folder import EXECUTION_KEYS
 
 DATA = {"data.features": "f", "data.labels": "l.csv"}
 NEEDED = {**DATA, "model.name": "abmil-probsa-diag"}
@@ -75,17 +73,22 @@ def test_every_argument_of_a_model_is_a_documented_key():
 @pytest.mark.parametrize(
     ("text", "same"),
     [
-        ("model: abmil\nepochs: 5\nkl_weight: 0.5\n",
-         "model: {name: abmil}\ntraining: {epochs: 5, kl_weight: 0.5}\n"),
-        ("graph: knn\nneighbours: 4\nmodel: abmil-probsa-diag\nridge: 0.5\n",
-         "data: {graph: knn, neighbours: 4}\n"
-         "model: {name: abmil-probsa-diag, ridge: 0.5}\n"),
-        ("model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
-         "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n"),
+        (
+            "model: abmil\nepochs: 5\nkl_weight: 0.5\n",
+            "model: {name: abmil}\ntraining: {epochs: 5, kl_weight: 0.5}\n",
+        ),
+        (
+            "graph: knn\nneighbours: 4\nmodel: abmil-probsa-diag\nridge: 0.5\n",
+            "data: {graph: knn, neighbours: 4}\nmodel: {name: abmil-probsa-diag, ridge: 0.5}\n",
+        ),
+        (
+            "model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
+            "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n",
+        ),
         ("model: abmil\nfeature_set: 20\n", "model: abmil\nfeature_set: '20'\n"),
         ("model: abmil\nseed: 1\ntraining: {}\n", "model: abmil\nseed: 1\n"),
     ],
-)  # fmt: skip
+)
 def test_spellings_that_mean_the_same(write, text, same):
     config = read_run(write(text), {})
     assert config == read_run(write(same), {})
@@ -94,10 +97,29 @@ def test_spellings_that_mean_the_same(write, text, same):
 
 def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
     own, flags = Command("train").parse(
-        ["--out", "o", "--model.samples", "8", "--kl-weight=cyclical", "--standardize", "--json",
-         "--embed", "[256,128,64]", "--classes", "[a,b]", "--patience", "null", "--target", "5",
-         "--data.neighbours", "4", "--graph", "knn", "--model.ridge=0.5"],
-    )  # fmt: skip
+        [
+            "--out",
+            "o",
+            "--model.samples",
+            "8",
+            "--kl-weight=cyclical",
+            "--standardize",
+            "--json",
+            "--embed",
+            "[256,128,64]",
+            "--classes",
+            "[a,b]",
+            "--patience",
+            "null",
+            "--target",
+            "5",
+            "--data.neighbours",
+            "4",
+            "--graph",
+            "knn",
+            "--model.ridge=0.5",
+        ],
+    )
     config = read_run(write("model: {name: abmil-probsa-diag, samples: 4, embed: [8, 4]}\n"), flags)
     assert own.json and own.out == "o"
     assert config.data.standardize is True and config.training.kl_weight == "cyclical"
@@ -169,8 +191,10 @@ def test_what_is_wrong_is_named(model, key, value, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("model: abmil\ntraining: {epohcs: 3}\n",
-         r"run\.yaml named 'training.epohcs'.*'training.epochs'"),
+        (
+            "model: abmil\ntraining: {epohcs: 3}\n",
+            r"run\.yaml named 'training.epohcs'.*'training.epochs'",
+        ),
         ("model: abmil\nlerning_rate: 3\n", r"run\.yaml named .*Did you mean 'learning_rate'"),
         ("epochs: x\n", r"epochs in .*run\.yaml is 'x'; expected a whole number"),
         ("epochs: 0\n", r"epochs in .*run\.yaml is 0; expected at least 1"),
@@ -178,15 +202,19 @@ def test_what_is_wrong_is_named(model, key, value, said):
         ("model: {name: abmil, kappa: 3}\n", r"abmil has no argument kappa in .*run\.yaml"),
         ("model: {name: tabmil, embed: 8, heads: 3}\n", "model tabmil: heads is 3"),
         ("neighbours: 3\ndata: {neighbours: 4}\n", r"data\.neighbours is given twice"),
-        ("model: {name: abmil-probsa-diag, ridge: 1}\nridge: 0.5\n",
-         r"model\.ridge is given twice"),
+        (
+            "model: {name: abmil-probsa-diag, ridge: 1}\nridge: 0.5\n",
+            r"model\.ridge is given twice",
+        ),
         ("model: abmil\nselect: last\npatience: 3\n", "leave one of the two out"),
-        ("model: abmil\ntraining:\n  epochs: 3\n  epochs: 4\n",
-         r"run\.yaml, line 6 .*'epochs' is given twice"),
+        (
+            "model: abmil\ntraining:\n  epochs: 3\n  epochs: 4\n",
+            r"run\.yaml, line 6 .*'epochs' is given twice",
+        ),
         ("5: 1\n", r"run\.yaml, line 3 .*is not text: write it in quotes"),
         ("a: [", "cannot be read as YAML"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_a_file_is_named_with_it(write, text, said):
     with pytest.raises((InputError, UnknownName), match=said):
         read_run(write(text), {})
@@ -216,8 +244,10 @@ def test_stored_runs_may_state_a_removed_option_at_the_value_that_is_left(monkey
     stored = config.to_dict()
     spec = {"training": {"ahead": None, "epochs": 3}, "bag_loss": "svm", "loss": "ce"}
     assert without_removed("model", spec) == {
-        "training": {"epochs": 3}, "bag_loss": "svm", "loss": "ce",
-    }  # fmt: skip
+        "training": {"epochs": 3},
+        "bag_loss": "svm",
+        "loss": "ce",
+    }
     for section, key, value in (("model", "bag_loss", "ce"), ("training", "ahead", None)):
         assert RunConfig.from_dict({**stored, section: {**stored[section], key: value}}) == config
         with pytest.raises(UnknownName) as refused:
@@ -311,9 +341,14 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     config = read_run(None, DATA)
     assert config.model == "evidence-field" and config.data.standardize
     assert config.training == TrainingConfig(
-        epochs=40, batch_size=4, learning_rate=3e-4, kl_weight=0.1, select="ema-nll", members=3,
+        epochs=40,
+        batch_size=4,
+        learning_rate=3e-4,
+        kl_weight=0.1,
+        select="ema-nll",
+        members=3,
         assume=("none", "one_region", "negatives"),
-    )  # fmt: skip
+    )
     keys = run_keys("evidence-field")
     assert all(v == keys[f"model.{k}"].default for k, v in config.model_arguments.items())
     # files and flags override it key by key; a regression has one member

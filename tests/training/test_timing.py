@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from support.stored import write_folder
 
-from probsa.cli import terminal
-from probsa.cli.entry import main
+from probsa.cli import main, terminal
 
 
 @pytest.mark.parametrize("model", ["abmil", "instance-lr"])

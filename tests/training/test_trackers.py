@@ -10,8 +10,7 @@ from support.made_runs import make_config, with_training
 
 from probsa.core import TextTable, note_written
 from probsa.errors import InputError, MissingExtra
-from probsa.training import train
-from probsa.training.run_folder import RunFolder
+from probsa.training import RunFolder, train
 
 MLFLOW, WANDB = "mlflow", "wandb"
 
@@ -57,10 +56,13 @@ def mlflow(monkeypatch):
         state["runs"][run]["status"].append(status)
 
     client = SimpleNamespace(
-        create_experiment=create_experiment, get_experiment_by_name=get_experiment_by_name,
-        create_run=create_run, log_batch=log_batch, update_run=set_status,
+        create_experiment=create_experiment,
+        get_experiment_by_name=get_experiment_by_name,
+        create_run=create_run,
+        log_batch=log_batch,
+        update_run=set_status,
         set_terminated=set_status,
-    )  # fmt: skip
+    )
     modules = {
         "mlflow": {"MlflowClient": lambda: client, "active_run": lambda: state["active"]},
         "mlflow.entities": {"Metric": lambda *v: v, "Param": lambda key, value: (key, value)},

@@ -22,6 +22,7 @@ from probsa.models import build
 from probsa.training import (
     Reporter,
     Shard,
+    TrainingConfig,
     load_checkpoint,
     open_data,
     prepare,
@@ -29,7 +30,7 @@ from probsa.training import (
     read_split,
     train,
 )
-from probsa.training.config import Select, TrainingConfig
+from probsa.training.config import Select
 from probsa.training.optimizers import averaged_model
 from probsa.training.validation import check_selection, chosen_row, validation_scores
 

@@ -17,11 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probsa import Bag, pack
-from probsa.core.graphs import grid
+from probsa.core import grid
 from probsa.errors import InputError
 from probsa.models import build
-from probsa.variational import Dirichlet, Field, field, gmrf, priors
-from probsa.variational.posteriors import Posterior
+from probsa.variational import Dirichlet, Field, Posterior, field, gmrf, priors
 
 
 @pytest.fixture(params=["dense", "blocks"])
@@ -40,10 +39,12 @@ def lattice_bag(side=20, *, coords=True, seed=0):
     cells = cells[torch.rand(len(cells), generator=g) > 0.1]
     edges = grid(cells, stride=1.0)
     return Bag(
-        name=f"slide {coords}", x=torch.zeros(len(cells), 1, dtype=F64), edges=edges,
+        name=f"slide {coords}",
+        x=torch.zeros(len(cells), 1, dtype=F64),
+        edges=edges,
         weights=0.5 + torch.rand(edges.shape[1], generator=g, dtype=F64),
         coords=cells if coords else None,
-    )  # fmt: skip
+    )
 
 
 def bags_of_all_kinds():
@@ -98,8 +99,9 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
         q = Field(nu, tau, prior=prior, bags=bags)
         torch.testing.assert_close(q.mean, torch.cat(means), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(q.variance, torch.cat(variances), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(q.kl(prior, bags, exact=True), torch.stack(kls), rtol=1e-8,
-                                   atol=1e-8)  # fmt: skip
+        torch.testing.assert_close(
+            q.kl(prior, bags, exact=True), torch.stack(kls), rtol=1e-8, atol=1e-8
+        )
         energy, tied = q.expected_energy
         torch.testing.assert_close(energy, torch.stack(energies), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(tied, torch.stack(counts))
@@ -253,13 +255,19 @@ def test_a_step_and_a_prediction_need_no_float64_where_there_is_none(monkeypatch
     for module in (field, priors):
         monkeypatch.setattr(module, "full_dtype", lambda device: torch.float32)
     i = torch.arange(299)
-    bags = pack([
-        Bag(
-            name=str(n), x=torch.randn(n, 4), coords=torch.arange(n)[:, None].float(), y=n % 2,
-            edges=torch.stack([i[: n - 1], i[: n - 1] + 1]), weights=torch.ones(n - 1),
-        )
-        for n in (7, 300)
-    ])  # fmt: skip
+    bags = pack(
+        [
+            Bag(
+                name=str(n),
+                x=torch.randn(n, 4),
+                coords=torch.arange(n)[:, None].float(),
+                y=n % 2,
+                edges=torch.stack([i[: n - 1], i[: n - 1] + 1]),
+                weights=torch.ones(n - 1),
+            )
+            for n in (7, 300)
+        ]
+    )
     model = build(name, in_dim=4, embed=8, attention_dim=4, samples=3, predict_samples=5)
     with NoDouble():
         out = model(bags, generator=torch.Generator().manual_seed(0))

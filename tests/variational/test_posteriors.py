@@ -16,12 +16,18 @@ from support.random_bags import (
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from probsa import Bag, pack
-from probsa.core.randomness import random_stream
+from probsa.core import random_stream
 from probsa.errors import InputError
-from probsa.variational import gmrf
-from probsa.variational.field import Field
-from probsa.variational.posteriors import Diagonal, Dirac, Posterior, Streams, sample_blocks
-from probsa.variational.priors import Dirichlet
+from probsa.variational import (
+    Diagonal,
+    Dirac,
+    Dirichlet,
+    Field,
+    Posterior,
+    Streams,
+    gmrf,
+    sample_blocks,
+)
 
 SIZES = (1, 6, 23)
 LAPLACIANS = ["combinatorial", "normalized"]

@@ -138,8 +138,10 @@ def dense_kl(mean, covariance, precision, *, ridge):
         centre = torch.eye(n, dtype=F64) - 1 / n
         basis = torch.linalg.eigh(centre)[1][:, 1:]
         mean, covariance, precision = (
-            basis.T @ mean, basis.T @ covariance @ basis, basis.T @ precision @ basis
-        )  # fmt: skip
+            basis.T @ mean,
+            basis.T @ covariance @ basis,
+            basis.T @ precision @ basis,
+        )
     trace = (precision @ covariance).trace()
     log_dets = torch.linalg.slogdet(precision)[1] + torch.linalg.slogdet(covariance)[1]
     return (mean @ precision @ mean + trace - len(mean) - log_dets) / 2
