@@ -159,17 +159,19 @@ class UnknownName(ProbSAError, KeyError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(set(known))
         instead = instead_of(name)
+        self.name = name
         self.removed = bool(instead)
         """Whether an earlier version had it."""
+        self.suggestion = None if instead else closest(name, names)
+        """The most similar of the known names; None if none is similar."""
         if instead:
             super().__init__(f"no {kind} named {name!r}.{instead}")
             return
-        suggestion = hint(name, names)
         more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
         listed = f" Known: {', '.join(names[:MOST])}{more}."
-        if suggestion and len(names) > MOST_BESIDE_SUGGESTION:
+        if self.suggestion is not None and len(names) > MOST_BESIDE_SUGGESTION:
             listed = ""
-        super().__init__(f"no {kind} named {name!r}.{suggestion}{listed}")
+        super().__init__(f"no {kind} named {name!r}.{question(self.suggestion)}{listed}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -177,6 +179,19 @@ class UnknownName(ProbSAError, KeyError):
 
 def hint(name: str, known: Iterable[str], *, least: float = 0.5) -> str:
     """Return ` Did you mean 'x'?` with the most similar known name, or an empty string.
+
+    The arguments are those of `closest`.
+    """
+    return question(closest(name, known, least=least))
+
+
+def question(suggestion: str | None) -> str:
+    """Return ` Did you mean 'x'?`, or an empty string without a suggestion."""
+    return "" if suggestion is None else f" Did you mean {suggestion!r}?"
+
+
+def closest(name: str, known: Iterable[str], *, least: float = 0.5) -> str | None:
+    """Return the most similar known name; None if none is similar.
 
     Case, and whether words are joined by `-` or `_`, make names no less similar. A name that
     differs in its numbers only (`slide5` for `slide9`) is that of another thing, unless one number
@@ -191,8 +206,8 @@ def hint(name: str, known: Iterable[str], *, least: float = 0.5) -> str:
     for other in known:
         if not _differs_in_numbers_only(name, other):
             candidates[_plain(other)] = other
-    closest = difflib.get_close_matches(_plain(name), list(candidates), n=1, cutoff=least)
-    return f" Did you mean {candidates[closest[0]]!r}?" if closest else ""
+    matches = difflib.get_close_matches(_plain(name), list(candidates), n=1, cutoff=least)
+    return candidates[matches[0]] if matches else None
 
 
 def _numbers(name: str) -> list[str]:

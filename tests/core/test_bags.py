@@ -104,12 +104,10 @@ def test_optional_parts_are_joined_where_every_bag_has_them():
     assert pack([bag()]).stride is None
     # otherwise a directed method would fall back to the edges for the whole batch
     arcs = torch.tensor([[0], [1]])
-    with pytest.raises(
-        BagError, match=r"bag 'b' has no arcs, bag 'a' has some: .* the result of one depends"
-    ):
+    with pytest.raises(BagError, match=r"'b'.*arcs"):
         pack([bag(arcs=arcs), bag(name="b")])
     weights = torch.tensor([0.5])
-    with pytest.raises(BagError, match="bag 'b' has no arc weights, bag 'a' has some"):
+    with pytest.raises(BagError, match=r"'b'.*arc weights"):
         pack([bag(arcs=arcs, arc_weights=weights), bag(name="b", arcs=arcs)])
 
 
@@ -120,8 +118,9 @@ def test_labels_are_classes_numbers_or_absent():
     real = pack([bag(y=1.0), bag(y=0.0)]).y
     assert real.dtype == torch.float32 and real.tolist() == [1, 0]
     assert pack([bag(y=torch.tensor([2]))]).y.tolist() == [2]
-    refused(BagError, "has 0 labels, bag 'a' has 1", pack, [bag(y=1), bag()])
-    refused(BagError, "no bags", pack, [])
+    refused(BagError, "labels", pack, [bag(y=1), bag()])
+    with pytest.raises(BagError):
+        pack([])
 
 
 def test_both_directions_and_repeats_are_one_edge_and_loops_none():
@@ -138,14 +137,12 @@ def test_both_directions_and_repeats_are_one_edge_and_loops_none():
 @pytest.mark.parametrize("edges", [[[0, 1], [1, 0]], [[0, 0], [1, 1]]])
 def test_weights_that_disagree_are_refused_by_name(edges):
     wrong = bag(name="slide 7", edges=torch.tensor(edges), weights=torch.tensor([1.0, 2.0]))
-    with pytest.raises(
-        BagError, match=r"'slide 7': the pair \(0, 1\) .* different weights \([12] a"
-    ):
+    with pytest.raises(BagError, match=r"'slide 7'.*\(0, 1\)"):
         pack([bag(), wrong])
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "fact"),
     [
         (
             {
@@ -153,41 +150,41 @@ def test_weights_that_disagree_are_refused_by_name(edges):
                 "edges": torch.zeros(2, 0, dtype=torch.long),
                 "weights": torch.zeros(0),
             },
-            "'wrong' is empty",
+            "",
         ),
-        ({"x": torch.zeros(4, 2)}, "'wrong' has 2 features, bag 'a' has 3"),
+        ({"x": torch.zeros(4, 2)}, "features"),
         (
             {"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])},
-            "edges holds the indices 0 to 4, but it has 4 instances",
+            "edges.* 4",
         ),
-        ({"edges": torch.tensor([[-1, 1, 2], [1, 2, 3]])}, "'wrong': edges holds the indices -1"),
-        ({"arcs": torch.tensor([[0], [9]])}, "'wrong' has some arcs, bag 'a' has no"),
-        ({"slide": torch.zeros(4).long()}, "slide holds the indices 0 to 0, but it has 0 slides"),
+        ({"edges": torch.tensor([[-1, 1, 2], [1, 2, 3]])}, "edges.* -1"),
+        ({"arcs": torch.tensor([[0], [9]])}, "arcs"),
+        ({"slide": torch.zeros(4).long()}, "slide"),
         (
             {"x": torch.tensor([[0.0] * 3, [0.0] * 3, [0.0, torch.nan, 0.0], [0.0] * 3])},
-            "'wrong': its features hold NaN or inf, first in row 2",
+            "features.*row 2",
         ),
-        ({"x": torch.tensor([[0.0, torch.inf, -torch.inf]] * 4)}, "first in row 0"),
-        ({"x": torch.full((4, 3), torch.inf, dtype=torch.float16)}, "NaN or inf"),
-        ({"weights": torch.tensor([1.0, -0.5, 0.0])}, r"'wrong': the edge \(1, 2\) .* weight -0.5"),
-        ({"weights": torch.tensor([0.0, 1.0, torch.nan])}, r"the edge \(2, 3\) .* weight nan"),
-        ({"weights": torch.tensor([torch.inf, 1.0, 1.0])}, r"the edge \(0, 1\) .* weight inf"),
+        ({"x": torch.tensor([[0.0, torch.inf, -torch.inf]] * 4)}, "features.*row 0"),
+        ({"x": torch.full((4, 3), torch.inf, dtype=torch.float16)}, "features"),
+        ({"weights": torch.tensor([1.0, -0.5, 0.0])}, r"\(1, 2\).*-0\.5"),
+        ({"weights": torch.tensor([0.0, 1.0, torch.nan])}, r"\(2, 3\).*nan"),
+        ({"weights": torch.tensor([torch.inf, 1.0, 1.0])}, r"\(0, 1\).*inf"),
     ],
 )
-def test_a_bag_that_cannot_be_meant_is_refused_by_name(changes, message):
-    refused(BagError, message, pack, [bag(), bag(name="wrong", **changes)])
+def test_a_bag_that_cannot_be_meant_is_refused_by_name(changes, fact):
+    refused(BagError, f"'wrong'.*{fact}", pack, [bag(), bag(name="wrong", **changes)])
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value"),
     [
-        ("weights", torch.ones(2), "'wrong': weights has 2 rows where 3 are expected"),
-        ("coords", torch.zeros(5, 2), "'wrong': coords has 5 rows where 4 are expected"),
-        ("instance_labels", torch.zeros(3).long(), "'wrong': instance_labels has 3 rows where 4"),
+        ("weights", torch.ones(2)),
+        ("coords", torch.zeros(5, 2)),
+        ("instance_labels", torch.zeros(3).long()),
     ],
 )
-def test_rows_that_disagree_are_refused_where_types_are_not_executed(field, value, message):
-    with types_not_executed(), pytest.raises(BagError, match=message):
+def test_rows_that_disagree_are_refused_where_types_are_not_executed(field, value):
+    with types_not_executed(), pytest.raises(BagError, match=rf"'wrong'.*{field}"):
         pack([bag(name="wrong", **{field: value})])
 
 

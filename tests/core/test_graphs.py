@@ -137,14 +137,10 @@ def test_the_same_tissue_at_20x_and_40x_has_the_same_graph():
 
 def test_a_stride_is_checked_against_the_coordinates():
     coords = lattice(8, 10, step=1024)
-    message = (
-        r"slide_7: patches are stated to lie 512 apart, but the coordinates say 1024 \(2 times "
-        r"that\): the stated size is probably at the target magnification, not at level 0"
-    )
-    refused(GraphError, message, grid, coords, stride=512.0, name="slide_7")
-    with pytest.raises(GraphError, match=r"say 256 \(0\.5 times that\).*probably overlap"):
+    refused(GraphError, "slide_7.* 512 .* 1024 ", grid, coords, stride=512.0, name="slide_7")
+    with pytest.raises(GraphError, match=r" 512 .* 256 "):
         grid(lattice(8, 10, step=256), stride=512.0)
-    with pytest.raises(GraphError, match="say 525"):  # 2.5 % off, as with a rounded magnification
+    with pytest.raises(GraphError, match=" 525 "):  # 2.5 % off, as with a rounded magnification
         grid(lattice(8, 10, step=525), stride=512.0)
     assert grid(lattice(8, 10, step=517), stride=512.0).shape[1] == 268  # 1 % off
     keep = torch.from_numpy(np.random.default_rng(0).random(900) < 0.3)
@@ -153,16 +149,16 @@ def test_a_stride_is_checked_against_the_coordinates():
     assert np.median(gaps) > 512  # the median of the gaps would contradict the stride
     assert check_stride(coords, stride=512.0) == 512
     assert check_stride(coords, stride=None) == 512
-    refused(GraphError, "target magnification", check_stride, coords, stride=256.0)
+    refused(GraphError, " 512 ", check_stride, coords, stride=256.0)
     coords = torch.tensor([[0, 0], [300, 400], [600, 800], [900, 1200]])
     assert check_stride(coords, stride=None) == 500
     assert check_stride(coords[:1], stride=None) == 1
     assert check_stride(coords[:0], stride=None) == 1
     far = torch.arange(12)[:, None] * torch.tensor([5000, 7001])
-    with pytest.raises(GraphError, match="s1: none of its 12 patches has a neighbour at a stride"):
+    with pytest.raises(GraphError, match="s1"):
         grid(far, stride=512.0, name="s1")
     unfilled = torch.zeros(50_000, 2, dtype=torch.long)
-    with pytest.raises(GraphError, match=r"50000 patches have 5e\+04 neighbours on average"):
+    with pytest.raises(GraphError, match="50000 patches"):
         grid(unfilled, stride=512.0)
 
 
@@ -293,7 +289,7 @@ def test_real_slides_give_the_graph_of_all_pairs(shared_data):
         near = np.abs(cells[i] - cells[j]).max(1) == 1
         np.testing.assert_array_equal(edges.numpy(), np.stack([i[near], j[near]]))
         assert torch.equal(grid(coords), edges)  # with an estimated stride
-        with pytest.raises(GraphError, match=f"{slide}.*target magnification"):
+        with pytest.raises(GraphError, match=slide):
             grid(coords, stride=512.0, name=slide)
 
 

@@ -104,17 +104,15 @@ def test_packing_carries_slides_covariates_and_several_targets():
     assert kept.covariates.tolist() == [1.0, 2.0]
     p, q = patients()
     assert pack([p, replace(q, slide=None, slides=())]).slide is None
-    with pytest.raises(
-        BagError, match=r"bag 'p': slide holds the indices 0 to 1, but it has 1 slides"
-    ):
+    with pytest.raises(BagError, match=r"'p'.*slide"):
         pack([replace(p, slides=("a",))])
-    with pytest.raises(BagError, match=r"bag 'p': slide has 2 rows where 7 are expected"):
+    with pytest.raises(BagError, match=r"'p'.*slide"):
         pack([replace(p, slide=torch.tensor([0, 1]))])
-    for wrong, count in ((None, 0), (torch.ones(3), 3)):
-        with pytest.raises(BagError, match=rf"'q' has {count} covariates, bag 'p' has 2"):
+    for wrong in (None, torch.ones(3)):
+        with pytest.raises(BagError, match=r"'q'.*covariates"):
             pack([p, replace(q, covariates=wrong)])
-    with pytest.raises(BagError, match=r"bag 'q': its covariates hold NaN or inf"):
+    with pytest.raises(BagError, match=r"'q'.*covariates"):
         pack([p, replace(q, covariates=torch.tensor([1.0, float("nan")]))])
     for wrong in (1, torch.ones(3)):
-        refused(BagError, r"bag 'q' has [13] labels, bag 'p' has 2", pack, [p, replace(q, y=wrong)])
+        refused(BagError, "'q'.*labels", pack, [p, replace(q, y=wrong)])
     assert pack([replace(p, y=1), replace(q, y=torch.tensor([0]))]).y.tolist() == [1, 0]

@@ -11,7 +11,7 @@ from support.refusals import refused
 
 from probsa.core import as_coordinates, peek_bag, read_bag, write_bag
 from probsa.core.store import FORMAT
-from probsa.errors import BagError
+from probsa.errors import BagError, EmptyBag
 
 TRIDENT = {
     "patch_size": 512,
@@ -148,54 +148,53 @@ def test_one_column_of_coordinates_means_a_scan(tmp_path):
 
 
 def test_a_missing_a_foreign_and_a_truncated_file(tmp_path):
-    refused(BagError, r"there is no file .*gone\.h5", read_bag, tmp_path / "gone.h5")
+    refused(BagError, r"gone\.h5", read_bag, tmp_path / "gone.h5")
     (tmp_path / "text.h5").write_text("bag,label\n")
-    refused(BagError, r"text\.h5 is not an HDF5 file", read_bag, tmp_path / "text.h5")
+    refused(BagError, r"text\.h5", read_bag, tmp_path / "text.h5")
     whole = raw(tmp_path / "cut.h5", features=random(500, 40))
     whole.write_bytes(whole.read_bytes()[:-4000])
     for read in (read_bag, peek_bag):
-        refused(BagError, r"cut\.h5 cannot be read .* damaged, truncated", read, whole)
+        refused(BagError, r"cut\.h5", read, whole)
 
 
 def test_a_damaged_chunk_is_named(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         dataset = f.create_dataset("features", data=random(64, 8), chunks=(64, 8), fletcher32=True)
-        at = dataset.id.get_chunk_info(0).byte_offset
+        start = dataset.id.get_chunk_info(0).byte_offset
     content = bytearray(path.read_bytes())
-    content[at + 100] ^= 0xFF
+    content[start + 100] ^= 0xFF
     path.write_bytes(content)
-    refused(BagError, r"a\.h5 cannot be read as HDF5", read_bag, path)
+    refused(BagError, r"a\.h5", read_bag, path)
 
 
 @pytest.mark.parametrize(
-    ("datasets", "message"),
+    ("datasets", "error", "fact"),
     [
-        ({"feats": random(2, 3), "coords": np.zeros((2, 2))}, "no dataset 'features': .*'feats'"),
-        ({}, "it holds nothing"),
-        (
-            {"features": random(2, 3)[0]},
-            r"shape \(3,\), expected \(instances, width\).*slide-level",
-        ),
-        ({"features": np.zeros((2, 3, 4))}, r"shape \(2, 3, 4\), expected"),
-        ({"features": np.zeros((0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
-        ({"features": np.zeros((1, 0, 3))}, r"bag 'a' \(.*a\.h5\) is empty"),
-        ({"features": np.zeros((4, 0))}, r"bag 'a' \(.*a\.h5\): its instances have no features"),
-        ({"features": np.array([[b"x"], [b"y"]])}, "expected numbers"),
-        (
-            {"features": random(3, 2), "coords": np.zeros((2, 2))},
-            "features have 3 rows, coords 2.*extract",
-        ),
-        ({"features": random(3, 2), "coords": np.zeros((3, 3))}, "coords have 3 columns, expected"),
+        ({"feats": random(2, 3), "coords": np.zeros((2, 2))}, BagError, "'features'"),
+        ({}, BagError, "'features'"),
+        ({"features": random(2, 3)[0]}, BagError, r"\(3,\)"),
+        ({"features": np.zeros((2, 3, 4))}, BagError, r"\(2, 3, 4\)"),
+        ({"features": np.zeros((0, 3))}, EmptyBag, ""),
+        ({"features": np.zeros((1, 0, 3))}, EmptyBag, ""),
+        ({"features": np.zeros((4, 0))}, BagError, ""),
+        ({"features": np.array([[b"x"], [b"y"]])}, BagError, "features"),
+        ({"features": random(3, 2), "coords": np.zeros((2, 2))}, BagError, "coords"),
+        ({"features": random(3, 2), "coords": np.zeros((3, 3))}, BagError, "coords"),
         (
             {"features": random(3, 2), "instance_labels": np.zeros(4, int)},
-            "features have 3 rows, instance_labels 4",
+            BagError,
+            "instance_labels",
         ),
-        ({"features": random(2, 2), "coords": np.array([[0, 0], [np.nan, 1]])}, "coords of row 1 "),
+        (
+            {"features": random(2, 2), "coords": np.array([[0, 0], [np.nan, 1]])},
+            BagError,
+            "coords.*row 1",
+        ),
     ],
 )
-def test_content_that_does_not_hold_together(tmp_path, datasets, message):
-    refused(BagError, message, read_bag, raw(tmp_path / "a.h5", **datasets))
+def test_content_that_does_not_hold_together(tmp_path, datasets, error, fact):
+    refused(error, rf"a\.h5.*{fact}", read_bag, raw(tmp_path / "a.h5", **datasets))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -203,7 +202,7 @@ def test_content_that_does_not_hold_together(tmp_path, datasets, message):
 def test_the_first_row_that_is_not_finite_is_named(tmp_path, value, row):
     x = np.zeros((10_000, 2), np.float16)
     x[row:, 1] = value
-    with pytest.raises(BagError, match=rf"bag 'a' \(.*a\.h5\): features of row {row} "):
+    with pytest.raises(BagError, match=rf"a\.h5.* row {row} "):
         read_bag(raw(tmp_path / "a.h5", features=x))
 
 
@@ -211,10 +210,11 @@ def test_a_later_format_and_an_unknown_kind_are_refused(tmp_path):
     path = raw(tmp_path / "a.h5", features=random(2, 2))
     with h5py.File(path, "r+") as f:
         f.attrs["probsa_version"] = FORMAT + 1
-    refused(BagError, f"a.h5 has format {FORMAT + 1}.*update probsa", read_bag, path)
+    refused(BagError, rf"a\.h5.* {FORMAT + 1}", read_bag, path)
     with h5py.File(path, "r+") as f:
-        f.attrs["probsa_version"], f.attrs["probsa_kind"] = FORMAT, "mri"
-    refused(BagError, "probsa_kind is 'mri', expected 'slide' or 'ct'", read_bag, path)
+        f.attrs["probsa_version"] = FORMAT
+        f.attrs["probsa_kind"] = "mri"
+    refused(BagError, "probsa_kind.*mri", read_bag, path)
 
 
 @pytest.mark.parametrize("room", [0, 100, 2_000, 6_000])
@@ -249,7 +249,7 @@ def test_the_intensity_of_readable_instances_is_read(tmp_path):
     assert bag.intensity is not None and bag.intensity.dtype == np.float32
     assert bag.intensity.tolist() == [10.5, 99.0]
     assert read_bag(raw(tmp_path / "b.h5", features=random(3, 4))).intensity is None
-    with pytest.raises(BagError, match="features have 3 rows, intensity 2"):
+    with pytest.raises(BagError, match="intensity"):
         write_bag(path, features=random(3, 4), kind="ct", intensity=level[:2])
 
 

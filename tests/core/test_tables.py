@@ -62,29 +62,30 @@ def test_an_index_and_a_table_without_a_header(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line"),
     [
-        ("", r"t\.csv is empty: expected a header bag,label"),
-        (" ,,\n\n", "is empty"),
-        ("bag,label\na,1\nb,1,2\n", "line 3: 3 cells, but the header has 2"),
-        ('\nbag,label\n"a\nb",1\nb,1,\n', "line 5: 3 cells, but the header has 2"),
-        ("bag,label,x\na,1,2\nb,1", "line 3: 2 cells, but the header has 3: the file may be cut"),
-        ('bag,x\n"a\nb",1\nc,"2\nd,3\n', "line 4: a quotation mark is never closed"),
-        ("bag,label\na,1\nb,\0\n", "line 3: zero bytes instead of text"),
-        ("bag,label\n".encode("utf-16-le"), "line 1: zero bytes instead of text"),
-        (b"bag,label\nM\xfcller,1\n", r"not UTF-8 text .*save it as CSV in UTF-8"),
-        (b"PK\x03\x04\xff\xfe", "not UTF-8 text"),
-        (b"\xff\xfea", "not UTF-8 text"),
-        ("bag,,fold\na,,0\nb,1,1\n", "line 3: column 2 has a value but no name: give it one"),
+        ("", None),
+        (" ,,\n\n", None),
+        ("bag,label\na,1\nb,1,2\n", 3),
+        ('\nbag,label\n"a\nb",1\nb,1,\n', 5),
+        ("bag,label,x\na,1,2\nb,1", 3),  # the last row is short and has no newline
+        ('bag,x\n"a\nb",1\nc,"2\nd,3\n', 4),  # the quotation is never closed
+        ("bag,label\na,1\nb,\0\n", 3),
+        ("bag,label\n".encode("utf-16-le"), 1),
+        (b"bag,label\nM\xfcller,1\n", None),
+        (b"PK\x03\x04\xff\xfe", None),
+        (b"\xff\xfea", None),
+        ("bag,,fold\na,,0\nb,1,1\n", 3),
     ],
 )
-def test_what_is_no_table_is_refused(tmp_path, text, message):
-    refused(TableError, message, table, tmp_path, text, expected="bag,label")
+def test_what_is_no_table_is_refused_with_file_and_line(tmp_path, text, line):
+    place = r"t\.csv" if line is None else rf"t\.csv, line {line}"
+    refused(TableError, place, table, tmp_path, text, expected="bag,label")
 
 
 def test_a_missing_file_and_other_columns(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
-        refused(TableError, f"there is no table {path}", TextTable.read, path)
+        refused(TableError, str(path), TextTable.read, path)
     read = table(tmp_path, "case_id,age,slide,age\np,61,a,62\n")
     chosen = read.select("bag", optional=("group", "fold"), synonyms=SYNONYMS)
     assert chosen.rows == [{"bag": "a", "group": "p"}]
@@ -105,54 +106,61 @@ SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
 
 
 @pytest.mark.parametrize(
-    ("header", "message"),
+    ("header", "columns"),
     [
-        ("bag,lable", "no column 'label': it has bag, lable. Did you mean 'lable'"),
-        ("bag,Label", "no column 'label'.* Did you mean 'Label'"),
-        ("Slide-ID,label", "no column 'bag'.* Did you mean 'Slide-ID'"),
-        ("bag,x", "no column 'label': it has bag, x. Rename 'x' to 'label'$"),
-        ("bag,label,label", "two columns are named 'label': leave one out"),
-        ("bag,slide,label", r"two columns are named 'bag' \('slide' counts as 'bag'\)"),
+        ("bag,lable", "'label'.*'lable'"),
+        ("bag,Label", "'label'.*'Label'"),
+        ("Slide-ID,label", "'bag'.*'Slide-ID'"),
+        ("bag,x", "'label'.*'x' to 'label'"),
+        ("bag,label,label", "'label'"),
+        ("bag,slide,label", "'bag'.*'slide'"),
     ],
 )
-def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
+def test_columns_that_are_missing_or_there_twice(tmp_path, header, columns):
     read = table(tmp_path, header + "\n")
-    refused(TableError, message, read.select, "bag", "label", synonyms=SYNONYMS)
+    refused(TableError, columns, read.select, "bag", "label", synonyms=SYNONYMS)
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "place"),
     [
-        ("a,1\n,2\n", "line 3: the column 'slide' is empty"),
-        ("a,1\nb,1\na,2\n", "line 4: bag 'a' is already in line 2. Give each bag one line"),
-        ("", "has a header but no bags"),
+        ("a,1\n,2\n", "line 3.*'slide'"),
+        ("a,1\nb,1\na,2\n", "line 4.*'a'.*line 2"),
+        ("", r"t\.csv"),
     ],
 )
-def test_names_are_given_once(tmp_path, rows, message):
+def test_names_are_given_once(tmp_path, rows, place):
     read = table(tmp_path, f"slide,label\n{rows}").select("bag", synonyms=SYNONYMS)
-    refused(TableError, message, read.by_name, "bag")
+    refused(TableError, place, read.by_name, "bag")
 
 
 @pytest.mark.parametrize(
-    ("text", "limits", "expected"),
+    ("text", "limits", "number"),
     [
         ("1.5", {}, 1.5),
         ("-1e-3", {}, -0.001),
         ("2.0", {"whole": True, "low": 0.0}, 2),
         ("1", {"low": 0.0, "high": 1.0}, 1),
-        ("", {}, "'', expected a finite number$"),
-        ("x", {"advice": ". Correct it"}, "'x', expected a finite number. Correct it"),
-        ("inf", {}, "expected a finite number"),
-        ("1_0", {}, "expected a finite number"),
-        ("1.5", {"whole": True, "low": 0.0}, "'1.5', expected a whole number from 0"),
-        ("1.5", {"low": 0.0, "high": 1.0}, "expected a finite number from 0 to 1"),
     ],
 )
-def test_numbers(text, limits, expected):
-    if not isinstance(expected, str):
-        assert read_number(text, "x", where="t.csv", **limits) == expected
-        return
-    with pytest.raises(TableError, match=rf"t\.csv, line 2: x is .*{expected}"):
+def test_numbers(text, limits, number):
+    assert read_number(text, "x", where="t.csv", **limits) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("", {}),
+        ("x", {"advice": ". Correct it"}),
+        ("inf", {}),
+        ("1_0", {}),
+        ("1.5", {"whole": True, "low": 0.0}),
+        ("1.5", {"low": 0.0, "high": 1.0}),
+    ],
+)
+def test_other_cells_are_refused_with_their_place(text, limits):
+    advice = limits.get("advice", "")
+    with pytest.raises(TableError, match=rf"t\.csv, line 2: x .*{advice}"):
         read_number(text, "x", where="t.csv, line 2", **limits)
 
 
@@ -198,9 +206,7 @@ def test_missing_values_are_emptied_where_they_are_asked_for_and_said(tmp_path):
     assert [row["y"] for row in blanked.rows] == ["", "-", "+"]
     assert [row["bag"] for row in blanked.rows] == ["a", "NA", "b"]
     assert dict(blanked.blanked) == {"x": {2: "NA", 4: "nan"}, "y": {2: "NA"}}
-    one, other = blanked.missing_notes()
-    assert "'x'" in one and "2 missing values, written NA, nan: lines 2 and 4" in one
-    assert "'y'" in other and "1 missing value, written NA: line 2" in other
+    assert len(blanked.missing_notes()) == 2
     assert [row["x"] for row in t.rows] == ["NA", "1", "nan"]
     kept = t.blank_missing(["x"], values=["NA"])
     assert [row["x"] for row in kept.rows] == ["NA", "1", ""]

@@ -43,12 +43,12 @@ def remake(path, **made):
 @pytest.mark.parametrize("chunks", [None, (1024, 4)])
 def test_rows_of_which_nothing_is_stored(path, rows, chunks):
     remake(path, shape=(rows, 4), dtype="f4", chunks=chunks)
-    refused(BagError, r"a\.h5: .*(larger --max-bag-gb|nothing is stored of)", read_bag, path)
+    refused(BagError, r"a\.h5.*'features'", read_bag, path)
 
 
 def test_the_limit_is_that_of_max_bag_gb(path):
     assert max_bag_gb() == 8.0
-    with bag_limit(1e-8), pytest.raises(BagError, match="more than 1e-08 GB"):
+    with bag_limit(1e-8), pytest.raises(BagError, match="1e-08 GB"):
         read_bag(path)
     with bag_limit(1e-8), bag_limit(None):
         assert max_bag_gb() == 1e-8
@@ -63,7 +63,7 @@ def test_values_in_other_files_are_not_read(path, kind):
     else:
         target.write_bytes(X.tobytes())
     remake(path, shape=X.shape, dtype="f4", external=[(str(target), 0, X.nbytes)])
-    refused(BagError, "in other files, which are not read", read_bag, path)
+    refused(BagError, r"a\.h5.*'features'", read_bag, path)
 
 
 def test_links_virtual_datasets_and_compressed_zeros_are_refused(path):
@@ -75,20 +75,20 @@ def test_links_virtual_datasets_and_compressed_zeros_are_refused(path):
     with h5py.File(path, "r+") as f:
         del f["features"]
         f.create_virtual_dataset("features", layout)
-    refused(BagError, "in other files", read_bag, path)
+    refused(BagError, r"a\.h5.*'features'", read_bag, path)
     with h5py.File(path, "r+") as f:
         del f["features"]
         f["features"] = h5py.ExternalLink(str(other), "/x")
-    refused(BagError, "'features' is a link to the file", read_bag, path)
+    refused(BagError, r"'features'.*other\.h5", read_bag, path)
     zeros = np.zeros((10**7, 4), np.float32)
     remake(path, data=zeros, compression="gzip", chunks=(10**6, 4))
     assert path.stat().st_size < 10**6
-    refused(BagError, r"a\.h5: .*states 0\.16 GB, but the file stores", read_bag, path)
+    refused(BagError, r"a\.h5: .*0\.16 GB", read_bag, path)
     with h5py.File(path, "r+") as f:
         del f["coords"], f["features"]
         f["features"] = X
         f["coords"] = h5py.SoftLink("/nowhere")
-    refused(BagError, r"a\.h5 has no dataset 'coords', but .* a broken link", read_bag, path)
+    refused(BagError, r"a\.h5.*'coords'", read_bag, path)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_links_virtual_datasets_and_compressed_zeros_are_refused(path):
 def test_odd_attributes_are_named(path, key, value):
     with h5py.File(path, "r+") as f:
         f["coords"].attrs[key] = value
-    refused(BagError, rf"a\.h5: the attribute '{key}' is .* expected a", read_bag, path)
+    refused(BagError, rf"a\.h5.*'{key}'", read_bag, path)
 
 
 NUMBERS = (
@@ -176,14 +176,14 @@ def test_instance_labels_that_were_never_written_are_all_the_same(path, options,
     with h5py.File(path, "r+") as f:
         del f["coords"]
         f.create_dataset("coords", (rows, 2), "i8", **options)
-    refused(BagError, "nothing is stored of the dataset 'coords'", read_bag, path)
+    refused(BagError, "'coords'", read_bag, path)
 
 
 @pytest.mark.parametrize("value", [np.inf, "x", -1])
 def test_an_odd_version_is_named(path, value):
     with h5py.File(path, "r+") as f:
         f.attrs["probsa_version"] = value
-    refused(BagError, r"a\.h5: the attribute 'probsa_version'", read_bag, path)
+    refused(BagError, r"a\.h5.*'probsa_version'", read_bag, path)
 
 
 def test_trident_may_state_that_it_does_not_know(path):
@@ -227,7 +227,7 @@ def test_whole_arrays_are_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as z:
         z.writestr("x.npy", npy_bytes(X, header={"shape": (10**12,)}))
     for load in (load_array, load_arrays):
-        with pytest.raises(BagError, match=r"a\.npz: the array 'x.npy' would take .* GB of memory"):
+        with pytest.raises(BagError, match=r"a\.npz.*'x\.npy'"):
             load(tmp_path / "a.npz")
 
 
@@ -237,5 +237,5 @@ def test_coordinates_and_labels_are_numbers_of_each_instance(path):
     assert as_coordinates(np.zeros((0, 2))).shape == (0, 2)
     assert as_coordinates(np.arange(3)).tolist() == [[0], [1], [2]]
     for odd in (np.array([0.5]), np.array([np.nan]), np.array(["a"]), np.array([2**40])):
-        refused(BagError, r"a\.h5: the instance labels", as_instance_labels, odd, source=path)
+        refused(BagError, r"a\.h5", as_instance_labels, odd, source=path)
     assert as_instance_labels(np.array([[1.0], [-1.0]]), source=path).tolist() == [1, -1]

@@ -126,5 +126,5 @@ def test_there_is_one_record_a_bag_none_outside_and_impossible_counts_are_refuse
     explained(f, g, **one)
     assert len(records) == 2
     for counts in ([], [-1, 2], [3, 2], [0, 10]):
-        with pytest.raises(InputError, match="expected ascending numbers from 0 to 9"):
+        with pytest.raises(InputError, match="counts"):
             records[0].after_removal(torch.arange(9)[None], counts)

@@ -138,17 +138,17 @@ def test_the_bound_of_the_log_variance_is_smooth_and_not_flat_near_it(ell):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "option"),
     [
-        (lambda: AttentionPosterior(6, 4, kind="full"), "posterior is 'full'; expected 'dirac', "),
-        (lambda: Transformer(8, heads=3), "heads is 3: give a divisor of the .* width, 8"),
-        (lambda: Transformer(8, heads=2, width=5), "heads is 2: give a divisor of the .* width, 5"),
-        (lambda: AttentionTrunk(6, 4, trunk="relu"), "trunk is 'relu'; expected 'tanh', 'gated' "),
-        (lambda: diagonal_layer(initial_log_variance=5.0), "5.0 lies outside the bounds -10.0, 4"),
+        (lambda: AttentionPosterior(6, 4, kind="full"), "posterior"),
+        (lambda: Transformer(8, heads=3), "heads"),
+        (lambda: Transformer(8, heads=2, width=5), "heads"),
+        (lambda: AttentionTrunk(6, 4, trunk="relu"), "trunk"),
+        (lambda: diagonal_layer(initial_log_variance=5.0), "initial_log_variance"),
     ],
 )
-def test_what_does_not_exist_is_refused(make, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
+def test_what_does_not_exist_is_refused(make, option):
+    with types_not_executed(), pytest.raises(InputError, match=option):
         make()
 
 

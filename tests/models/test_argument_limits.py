@@ -47,7 +47,8 @@ def numbers_of(annotation: Any) -> Iterator[tuple[type, tuple[Limits, ...], bool
         if kind in (int, float):
             yield kind, limits, False
         elif get_origin(kind) in (tuple, list):
-            yield from ((k, found, True) for k, found, _ in numbers_of(get_args(kind)[0]))
+            for item_kind, item_limits, _ in numbers_of(get_args(kind)[0]):
+                yield item_kind, item_limits, True
 
 
 CASES = [
@@ -64,10 +65,16 @@ IDS = [
 
 def wrong_values(argument: str, kind: type) -> list[Any]:
     wrong = [*NO_NUMBERS]
-    wrong += BEYOND if argument != "seed" else []
-    wrong += [-1] if argument not in SIGNED else []
-    wrong += [1.5, -0.01] if argument in SHARES else []
-    wrong += [2**64] if argument == "seed" else [ENDLESS] if kind is int else []
+    if argument not in SIGNED:
+        wrong.append(-1)
+    if argument in SHARES:
+        wrong += [1.5, -0.01]
+    if argument == "seed":
+        wrong.append(2**64)
+    else:
+        wrong += BEYOND
+        if kind is int:
+            wrong.append(ENDLESS)
     return wrong
 
 
@@ -82,9 +89,8 @@ def test_a_number_beyond_its_limits_is_refused_by_name(
         header = json.dumps({"format": 1, "version": "0", **stated})
         save_file({"model.w": torch.zeros(1)}, path, metadata={"probsa": header})
         began = time.monotonic()
-        with pytest.raises(CheckpointError, match=r"a\.safetensors") as caught:
+        with pytest.raises(CheckpointError, match=rf"a\.safetensors.*{argument}"):
             restore_model(load_checkpoint(path))
-        assert argument in str(caught.value), number
         with pytest.raises(InputError, match=argument):
             build(name, **{"in_dim": 4, argument: tuple(value) if listed else value})
         assert time.monotonic() - began < 1
@@ -115,5 +121,5 @@ def test_a_list_of_any_length_is_no_argument(name):
 
 @pytest.mark.parametrize("name", names())
 def test_what_is_not_given_and_has_no_default_is_named(name):
-    with pytest.raises(InputError, match=f"{name} needs in_dim"):
+    with pytest.raises(InputError, match=rf"{name}.*in_dim"):
         build(name)

@@ -152,12 +152,9 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     arcs, _ = nearest_arcs(one_place, x)  # the instance itself, then the first ones
     for i, near in enumerate(arcs[1].view(12, 8).tolist()):
         assert near == [i, *[j for j in range(12) if j != i][:7]]
-    with pytest.raises(GraphError, match="are the coordinates placeholders"):
+    with pytest.raises(GraphError, match="coordinates"):
         nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
-    for options, message in (
-        ({"nearest": 8}, "nearest is 8 and compared is 7"),
-        ({"nearest": 0}, "nearest is 0"),
-        ({"distance": "l1"}, "distance is 'l1'; expected 'euclidean' or 'cosine'"),
-    ):
-        with types_not_executed(), pytest.raises(InputError, match=message):
+    for options in ({"nearest": 8}, {"nearest": 0}, {"distance": "l1"}):
+        (key,) = options
+        with types_not_executed(), pytest.raises(InputError, match=key):
             nearest_arcs(one_place, x, **options)

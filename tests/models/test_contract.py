@@ -391,7 +391,7 @@ def test_more_classes(name, classes):
     if "n_classes" not in arguments(name):
         pytest.skip("the model has one logit only")
     if look_up(name).model.binary:
-        with pytest.raises(InputError, match=f"n_classes is {classes}: .* two classes"):
+        with pytest.raises(InputError, match="n_classes"):
             make(name, n_classes=classes)
         return
     model = make(name, n_classes=classes).double()
@@ -404,7 +404,7 @@ def test_more_classes(name, classes):
     predicted = model.eval()(bags)
     with torch.no_grad():
         same(predicted.logits, model(bags).logits)
-    with pytest.raises(InputError, match=f"n_classes={classes} means 0 to {classes - 1}"):
+    with pytest.raises(InputError, match=f"n_classes={classes}"):
         wrong = pack([make_bag("a", model.min_instances + 3, y=classes)])
         model.losses(model(wrong), wrong)
 
@@ -423,10 +423,12 @@ def test_class_weights_reach_the_loss(name):
 
 
 def test_a_wrong_name_or_argument_is_answered_with_the_right_one():
-    with pytest.raises(UnknownName, match=r"no argument of abmil named 'in_dims'.*'in_dim'"):
+    with pytest.raises(UnknownName) as argument:
         build("abmil", in_dims=IN_DIM)
-    with pytest.raises(UnknownName, match=r"no model named 'abmilx'. Did you mean 'abmil'"):
+    assert (argument.value.name, argument.value.suggestion) == ("in_dims", "in_dim")
+    with pytest.raises(UnknownName) as model:
         build("abmilx", in_dim=IN_DIM)
+    assert (model.value.name, model.value.suggestion) == ("abmilx", "abmil")
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if look_up(n).original])
@@ -449,8 +451,8 @@ def test_a_name_and_a_width_suffice_and_labels_are_needed_for_losses_alone(name)
     n, one = model.min_instances + 3, torch.float32
     out = model(pack([make_bag("a", n, y=None, dtype=one)]))
     check_output(out, [n], 1)
-    for y, said in ((None, "no labels"), (2, "go from 2 to 2, but n_classes=1 means 0 to 1")):
-        with pytest.raises(InputError, match=said):
+    for y in (None, 2):
+        with pytest.raises(InputError, match="labels"):
             model.losses(out, pack([make_bag("a", n, y=y, dtype=one)]))
     check_losses(model, out, pack([make_bag("a", n, dtype=one)]))
 

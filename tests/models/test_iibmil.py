@@ -167,7 +167,7 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
     same(again["instance"], torch.stack(want).mean())
     assert torch.equal(again["nll"], fresh["nll"])
     other = pack([random_bag(5, seed=1, features=6, y=1)])
-    with pytest.raises(BagError, match="'bag1' has 5 instances, but 9 instance labels are stored"):
+    with pytest.raises(BagError, match="'bag1'"):
         model.losses(model(other), other)
 
 

@@ -92,7 +92,7 @@ def test_class_weights_weigh_the_bags_of_the_fit():
         assert float(model.monitored()["C"]) == 1.0  # without validation
         logits.append(model.eval()(validation).logits)
     assert bool((logits[1] > logits[0]).all())
-    with pytest.raises(InputError, match="none of the 5 training bags has class 1"):
+    with pytest.raises(InputError, match="class 1"):
         model.fit_bags(bags(5, seed=0, classes=1), [])
 
 

@@ -45,7 +45,7 @@ def test_a_model_learns_every_target_that_it_can(name):
     cls = look_up(name).model
     for spec in SPECS:
         if cls.needs_classes or cls.binary:
-            with pytest.raises(InputError, match=f"{name} cannot learn the task {spec.task}"):
+            with pytest.raises(InputError, match=rf"{name} .*{spec.task}"):
                 model_for(name, spec)
             continue
         model, y = model_for(name, spec), TARGETS[spec.task]
@@ -111,16 +111,16 @@ def test_under_a_posterior_it_is_the_mean_over_the_evidence_of_the_instance(name
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "names"),
     [
-        (lambda: check_task("vmil", "multiclass"), "cannot learn the task multiclass: .* binary"),
-        (lambda: check_task("clam-sb", "survival"), "cannot .* Models for survival: .*abmil"),
-        (lambda: build("abmil", in_dim=4, n_classes=2, likelihood=FINDINGS), "needs 3 logits"),
+        (lambda: check_task("vmil", "multiclass"), "multiclass.*binary"),
+        (lambda: check_task("clam-sb", "survival"), "survival.*abmil"),
+        (lambda: build("abmil", in_dim=4, n_classes=2, likelihood=FINDINGS), "n_classes"),
     ],
 )
-def test_a_target_that_a_model_cannot_learn_is_refused(call, message):
+def test_a_target_that_a_model_cannot_learn_is_refused(call, names):
     for task in TASKS:
         check_task("abmil-probsa-diag", task)
         check_task("evidence-field", task)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=names):
         call()

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from probsa import removed
-from probsa.errors import CheckpointError, MissingExtra
+from probsa.errors import CheckpointError, MissingExtra, UnknownName
 from probsa.models import build
 from probsa.training import config, load_checkpoint, restore_model, save_checkpoint
 
@@ -42,30 +42,34 @@ def test_removed_arguments_with_the_values_of_today_are_read(saved, monkeypatch)
     altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "default"})
     assert "init" not in restore_model(load_checkpoint(path)).arguments
     altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "another"})
-    with pytest.raises(CheckpointError, match=r"'init'.* Instead: the only one"):
+    with pytest.raises(CheckpointError) as refused:
         restore_model(load_checkpoint(path))
+    cause = refused.value.__cause__
+    assert isinstance(cause, UnknownName) and cause.removed and cause.name == "init"
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expect", "fact"),
     [
-        ({"format": 99, "version": "9.0"}, r"a\.safetensors has checkpoint format 99 .*9\.0"),
-        ({"model": "theirs"}, "'theirs', which is not installed here"),
-        ({"model": "clam-sb"}, "holds a 'clam-sb', not a 'abmil'"),
-        ({"model": 3}, "model is 3"),
-        ({"arguments": {"in_dim": 5, "embed": [8, 4]}}, "does not fit the model .*size mis"),
-        ({"arguments": {"in_dim": 4, "embd": 3}}, "does not fit the model 'abmil': no argument"),
-        ({"arguments": {"in_dim": 60_000, "embed": 60_000}}, "a larger model than its"),
+        ({"format": 99, "version": "9.0"}, "abmil", "99"),
+        ({"model": "theirs"}, None, "theirs"),
+        ({"model": "clam-sb"}, "abmil", "clam-sb"),
+        ({"model": 3}, "abmil", "model"),
+        ({"arguments": {"in_dim": 5, "embed": [8, 4]}}, "abmil", "embed"),
+        ({"arguments": {"in_dim": 4, "embd": 3}}, "abmil", "embd"),
+        ({"arguments": {"in_dim": 60_000, "embed": 60_000}}, "abmil", "abmil"),
     ],
 )
-def test_what_does_not_fit_is_named(saved, changed, said):
-    altered(saved[0], **changed)
-    with pytest.raises(CheckpointError, match=said):
-        restore_model(load_checkpoint(saved[0]), expect=None if "theirs" in said else "abmil")
+def test_what_does_not_fit_is_named(saved, changed, expect, fact):
+    path, _ = saved
+    altered(path, **changed)
+    with pytest.raises(CheckpointError) as refused:
+        restore_model(load_checkpoint(path), expect=expect)
+    assert fact in str(refused.value) and str(path) in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "name"),
     [
         ({}, "in_dim"),
         ({"in_dim": 4, "name": "x"}, "'name'"),
@@ -85,9 +89,9 @@ def test_what_does_not_fit_is_named(saved, changed, said):
         ({"in_dim": 4, "embed": {"a": 1}}, "embed"),
     ],
 )
-def test_arguments_that_are_unknown_missing_or_of_another_kind_are_named(saved, arguments, said):
+def test_arguments_that_are_unknown_missing_or_of_another_kind_are_named(saved, arguments, name):
     altered(saved[0], arguments=arguments)
-    with pytest.raises(CheckpointError, match=rf"a\.safetensors does not fit .*{said}"):
+    with pytest.raises(CheckpointError, match=rf"a\.safetensors.*{name}"):
         restore_model(load_checkpoint(saved[0]))
 
 
@@ -124,11 +128,8 @@ def test_an_error_inside_a_constructor_is_not_the_files(saved, monkeypatch, faul
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint at"):
-        load_checkpoint(tmp_path / "none.safetensors")
     (tmp_path / "a.pt").write_bytes(b"not a tensor in sight, but long enough to have a header")
-    with pytest.raises(CheckpointError, match=r"a\.pt is damaged or not a safetensors file"):
-        load_checkpoint(tmp_path / "a.pt")
     save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors")
-    with pytest.raises(CheckpointError, match="not one that probsa wrote"):
-        load_checkpoint(tmp_path / "b.safetensors")
+    for name in ("none.safetensors", "a.pt", "b.safetensors"):
+        with pytest.raises(CheckpointError, match=name):
+            load_checkpoint(tmp_path / name)

@@ -65,7 +65,7 @@ def _state_names(loop):
 def test_a_method_that_couples_bags_is_trained_in_one_process(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Hooked, "couples_bags", True)
     loop_of(config, tmp_path / "a")
-    with pytest.raises(InputError, match=r"couples the bags of a batch.*2 processes.*in one"):
+    with pytest.raises(InputError, match="2 processes"):
         loop_of(config, tmp_path / "b", world=World(rank=0, size=2))
 
 

@@ -29,13 +29,14 @@ class Listener(Reporter):
     """Keeps what it is told."""
 
     def __init__(self):
-        self.rows, self.said = [], []
+        self.rows = []
+        self.notes = []
 
     def epoch(self, row):
         self.rows.append(dict(row))
 
     def note(self, text):
-        self.said.append(text)
+        self.notes.append(text)
 
 
 @pytest.fixture
@@ -171,15 +172,15 @@ def test_a_step_has_noise_of_its_own_and_validation_no_gradients(config, tmp_pat
 def test_a_model_that_learned_nothing_is_reported(config, tmp_path, monkeypatch):
     from probsa.training import loop
 
-    said = []
-    monkeypatch.setattr(Reporter, "remark", lambda self, text: said.append(text))
+    remarks = []
+    monkeypatch.setattr(Reporter, "remark", lambda self, text: remarks.append(text))
     still = with_training(config, learning_rate=0.0, epochs=2)
     train(still, tmp_path / "a")
-    (line,) = [text for text in said if "it has learned nothing yet" in text]
-    assert line.startswith("after 2 epochs ") and "for all of 4 training bags" in line
+    (remark,) = remarks
+    assert "2 epochs" in remark and "4 training bags" in remark
     monkeypatch.setattr(loop, "ALIKE", 0.0)
     train(still, tmp_path / "b")
-    assert len(said) == 1
+    assert len(remarks) == 1
 
 
 def test_each_epoch_has_an_order_of_its_own(config, tmp_path):
@@ -232,15 +233,14 @@ def test_classes_of_the_table_and_of_validation(config, tmp_path):
     note = relabel(config, [f"{k:03d},{k % 2},p" for k in range(12)], header="bag,label,grup")
     listener = Listener()
     train(with_training(note, epochs=1), tmp_path / "note", reporter=listener)
-    (said,) = [text for text in listener.said if text.startswith("note: ")]
-    assert "the column 'grup' of" in said and "rename it to 'group'" in said
+    assert any("'grup'" in note and "'group'" in note for note in listener.notes)
 
 
 @pytest.mark.parametrize("model", ["abmil", "evidence-field", "mean-pool", "instance-lr"])
 def test_one_class_in_training_is_refused_before_the_run_folder(config, tmp_path, model):
     rows = [f"{k:03d},{int(k > 3)},{'train' if k > 3 else 'val'}" for k in range(12)]
     config = replace(relabel(config, rows), model=model, model_arguments={})
-    with pytest.raises(TableError, match=r"all 8 training bags are of class 1, .* another class"):
+    with pytest.raises(TableError):
         train(config, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -257,31 +257,23 @@ def _with_nan(config):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "fact"),
     [
-        (
-            lambda c: with_data(c, graph=GraphOptions(kind="none")),
-            GraphError,
-            "needs neighbours, but no training bag .* --graph knn .* --mo",
-        ),
+        (lambda c: with_data(c, graph=GraphOptions(kind="none")), GraphError, "--graph knn"),
         (_without_a_bag, TableError, "003"),
         (_with_nan, BagError, r"004.*row 1"),
-        (
-            lambda c: replace(c, model_arguments={"n_classes": 3}),
-            InputError,
-            r"n_classes is 3, but .* has 2 classes",
-        ),
+        (lambda c: replace(c, model_arguments={"n_classes": 3}), InputError, "n_classes"),
         (
             lambda c: with_training(c, learning_rate=1e38, optimizer="sgd", warmup_epochs=0),
             InputError,
-            r"epoch \d+: .* Try a lower learning_rate",
+            "learning_rate",
         ),
     ],
 )
 def test_a_run_that_fails_before_its_first_epoch_leaves_nothing(
-    config, tmp_path, change, error, said
+    config, tmp_path, change, error, fact
 ):
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=fact):
         train(change(config), tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -289,7 +281,7 @@ def test_a_run_that_fails_before_its_first_epoch_leaves_nothing(
 def test_predictions_that_are_no_numbers_end_the_run_with_a_reason(config, tmp_path, monkeypatch):
     nothing = property(lambda out: out.logits.mean(1) * torch.nan)
     monkeypatch.setattr("probsa.models._base.Output.probability", nothing)
-    with pytest.raises(InputError, match="epoch 1: validation bags are predicted as NaN"):
+    with pytest.raises(InputError, match="epoch 1"):
         train(config, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -301,10 +293,10 @@ def test_a_folder_that_exists_is_refused(config, tmp_path):
     train(config, tmp_path / "a", overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="not a run folder, so it is not overwritten"):
+    with pytest.raises(InputError, match="mine"):
         train(config, tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
-    with pytest.raises(InputError, match="nothing to resume"):
+    with pytest.raises(InputError, match="mine"):
         train(config, tmp_path / "mine", resume=True)
 
 

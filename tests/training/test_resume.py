@@ -87,46 +87,48 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, model, training):
 def test_a_process_that_dies_at_any_write_loses_nothing(tmp_path, monkeypatch):
     """It leaves a complete temporary file."""
     config = with_training(make_survival(tmp_path / "data"), epochs=2)
-    real, written = checkpoints.replacing, []
+    replacing = checkpoints.replacing
+    files = []
+    last_write = None
 
     @contextmanager
-    def counted(path):
-        with real(path) as temporary:
+    def interrupted(path):
+        with replacing(path) as temporary:
             yield temporary
-            written.append(path)
-            if len(written) == dying:
+            files.append(path)
+            if len(files) == last_write:
                 shutil.copyfile(temporary, temporary_of(path))
                 raise Stopped
 
-    monkeypatch.setattr(checkpoints, "replacing", counted)
-    dying = None
+    monkeypatch.setattr(checkpoints, "replacing", interrupted)
     whole = train(config, tmp_path / "whole")
-    for dying in range(1, len(written) + 1):
-        written.clear()
+    for last_write in range(1, len(files) + 1):
+        files.clear()
         with pytest.raises(Stopped):
-            train(config, tmp_path / f"{dying}")
-        assert_same_run(whole, train(config, tmp_path / f"{dying}", resume=True))
-        assert not list((tmp_path / f"{dying}").rglob("*.tmp"))
+            train(config, tmp_path / f"{last_write}")
+        assert_same_run(whole, train(config, tmp_path / f"{last_write}", resume=True))
+        assert not list((tmp_path / f"{last_write}").rglob("*.tmp"))
 
 
 def test_an_interrupted_field_keeps_the_average_of_its_kappa(tmp_path):
     config = make_config(tmp_path / "data", bags=18, model="evidence-field", select="ema-nll")
     run = train(with_training(config, epochs=4), tmp_path / "run")
     key = "attention.prior.log_kappa"
-    last, best = load_checkpoint(run.last), load_checkpoint(run.best)
-    own, average = (last.part(part)[key] for part in ("model", "average"))
-    assert own != 0 and average != own
+    last = load_checkpoint(run.last)
+    log_kappa = last.part("model")[key]
+    assert log_kappa != 0 and last.part("average")[key] != log_kappa
     kappas = [row["kappa"] for row in history_of(run)]
-    assert len(set(kappas)) == 4 and kappas[-1] == pytest.approx(float(own.exp()))
-    kept = float(best.part("model")[key].exp())  # an average, no epoch's own
-    assert all(abs(kept - kappa) > 1e-6 for kappa in kappas)
+    assert len(set(kappas)) == 4 and kappas[-1] == pytest.approx(float(log_kappa.exp()))
+    best_kappa = float(load_checkpoint(run.best).part("model")[key].exp())
+    # an average, no epoch's own
+    assert all(abs(best_kappa - kappa) > 1e-6 for kappa in kappas)
 
 
 def test_what_cannot_be_resumed_is_named(tmp_path):
     config = make_config(tmp_path / "data", epochs=1)
     run = train(config, tmp_path / "a")
-    with pytest.raises(InputError, match=r"learning_rate = 0\.01, not 1\.0"):
+    with pytest.raises(InputError, match="learning_rate"):
         train(with_training(config, learning_rate=1.0), run.path, resume=True)
     run.last.write_bytes(run.last.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"last\.safetensors is damaged"):
+    with pytest.raises(CheckpointError, match=str(run.last)):
         train(config, run.path, resume=True)

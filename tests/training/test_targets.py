@@ -128,26 +128,22 @@ def test_the_correction_is_that_of_the_worked_examples():
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "message"),
+    ("make", "options", "key"),
     [
-        (
-            config_of,
-            {"balanced": True, "sampling": "balanced"},
-            "each corrects the class shares alone: remove one",
-        ),
-        (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
-        (config_of, {"prevalence": (1.0, 0.0)}, "expected 2 shares above 0"),
-        (config_of, {"threshold": "best"}, "threshold rule is 'best'"),
-        (config_of, {"sampling": "balanced", "model": "mean-pool"}, "mean-pool is fitted in one"),
-        (times_of, {"sampling": "balanced"}, "sampling: balanced is for classes"),
-        (times_of, {"prevalence": (0.5, 0.5)}, "prevalence is for classes"),
-        (times_of, {"balanced": True}, "balanced weights the loss of classes"),
-        (times_of, {"temperature_scaling": True}, "scales the probabilities of classes"),
-        (times_of, {"threshold": "youden"}, "'youden' is for two classes, and the task is surv"),
+        (config_of, {"balanced": True, "sampling": "balanced"}, "sampling"),
+        (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "prevalence"),
+        (config_of, {"prevalence": (1.0, 0.0)}, "prevalence"),
+        (config_of, {"threshold": "best"}, "threshold"),
+        (config_of, {"sampling": "balanced", "model": "mean-pool"}, "sampling.*mean-pool"),
+        (times_of, {"sampling": "balanced"}, "sampling"),
+        (times_of, {"prevalence": (0.5, 0.5)}, "prevalence"),
+        (times_of, {"balanced": True}, "balanced"),
+        (times_of, {"temperature_scaling": True}, "temperature_scaling"),
+        (times_of, {"threshold": "youden"}, "threshold.*survival"),
     ],
 )
-def test_contradictions_are_refused(folder, tmp_path, make, options, message):
-    with pytest.raises(InputError, match=message):
+def test_contradictions_are_refused(folder, tmp_path, make, options, key):
+    with pytest.raises(InputError, match=key):
         train(make(folder, **options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -77,9 +77,9 @@ def test_scores_of_classes():
     p = rng.dirichlet(np.ones(4), size=60)
     p[np.arange(60), y] += 0.3
     p /= p.sum(1, keepdims=True)
-    got = validation_scores(y.tolist(), p.tolist())["val_auroc"]
-    assert got == pytest.approx(roc_auc_score(y, p, multi_class="ovr"), abs=1e-12)
-    assert abs(got - roc_auc_score(y, p, multi_class="ovo")) > 1e-3
+    auroc = validation_scores(y.tolist(), p.tolist())["val_auroc"]
+    assert auroc == pytest.approx(roc_auc_score(y, p, multi_class="ovr"), abs=1e-12)
+    assert abs(auroc - roc_auc_score(y, p, multi_class="ovo")) > 1e-3
 
 
 @pytest.mark.parametrize("rule", SELECT)
@@ -87,38 +87,45 @@ def test_the_row_of_the_choice_is_the_validation_of_the_kept_weights(tmp_path, r
     settings = {"epochs": 8, "batch_size": 3, "warmup_epochs": 0, "ema_decay": 0.9}
     config = make_config(tmp_path / "data", bags=30, signal=1.0, select=rule, **settings)
     run = train(config, tmp_path / "run")
-    best, rows = load_checkpoint(run.last).metadata["progress"]["best"], history_of(run)
+    last = load_checkpoint(run.last)
+    best = last.metadata["progress"]["best"]
+    rows = history_of(run)
     assert best["epoch"] == chosen_row(rule, rows)["epoch"]
     assert best["val_nll"] == rows[best["epoch"] - 1]["val_nll"]
-    bags, names, labels = open_data(config.data), read_split(run).val, prepare(config).targets
-    predicted = list(load(run.path, device="cpu").predict(bags.bag(n) for n in names))
-    p = [prediction.probability.tolist() for prediction in predicted]
-    scores = validation_scores([labels[n] for n in names], p)
+    bags = open_data(config.data)
+    names = read_split(run).val
+    targets = prepare(config).targets
+    predictions = load(run.path, device="cpu").predict(bags.bag(name) for name in names)
+    p = [prediction.probability.tolist() for prediction in predictions]
+    scores = validation_scores([targets[name] for name in names], p)
     assert scores["val_nll"] == pytest.approx(best["val_nll"], rel=1e-5)
     assert scores["val_auroc"] == pytest.approx(best["val_auroc"], rel=1e-6)
-    own, kept = (load_checkpoint(file).part("model") for file in (run.last, run.best))
-    is_own = all(torch.equal(own[k], kept[k]) for k in own)
-    assert is_own == (rule == "last" or (rule != "ema-nll" and best["epoch"] == 8))
+    last_weights = last.part("model")
+    best_weights = load_checkpoint(run.best).part("model")
+    are_equal = all(torch.equal(last_weights[key], best_weights[key]) for key in last_weights)
+    assert are_equal == (rule == "last" or (rule != "ema-nll" and best["epoch"] == 8))
 
 
 def test_the_average_is_that_of_all_steps_with_floating_buffers(tmp_path):
     """Σ (1 − d) dᵗ⁻ⁱ wᵢ / (1 − dᵗ), by brute force over the weights after each step."""
     config = make_config(tmp_path / "data", select="ema-nll", ema_decay=0.9)
     loop = loop_of(config, tmp_path / "run")
-    seen, step = [], loop.step
+    step = loop.step
+    weights = []
 
-    def watched(*args):
+    def recorded_step(*args):
         terms = step(*args)
-        seen.append({k: v.double().clone() for k, v in loop.model.state_dict().items()})
+        weights.append({k: v.double().clone() for k, v in loop.model.state_dict().items()})
         return terms
 
-    loop.step = watched
+    loop.step = recorded_step
     for _ in range(3):
         loop.train_epoch()
         loop.progress.epoch += 1
-    d, t = 0.9, len(seen)
+    d = 0.9
+    t = len(weights)
     for name, value in loop.kept.state_dict().items():
-        parts = [(1 - d) * d ** (t - 1 - i) * w[name] for i, w in enumerate(seen)]
+        parts = [(1 - d) * d ** (t - 1 - i) * w[name] for i, w in enumerate(weights)]
         expected = torch.stack(parts).sum(0) / (1 - d**t)
         torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
     module = torch.nn.Linear(2, 1)
@@ -134,36 +141,41 @@ def test_the_average_is_that_of_all_steps_with_floating_buffers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "model", "more", "words"),
+    ("rule", "model", "settings", "names"),
     [
-        ("ema-nll", "iibmil", {}, "select is 'ema-nll'.*iibmil keeps a memory"),
-        ("ema-nll", "gtp", {}, "select is 'ema-nll'.*gtp couples the bags"),
-        ("ema-nll", "smabmil", {}, "smabmil normalises its weights"),
-        ("last", "abmil", {"patience": 3}, "select is 'last'.*but patience is 3"),
-        ("nll", "abmil", {"validation": False}, "select is 'nll'.*validation bags, but there are"),
-        ("ema-nll", "abmil", {"validation": False}, "validation bags, but there are"),
-        ("ema-nll", "transmil", {}, None),
-        ("last", "abmil", {"validation": False}, None),
-        ("auroc", "gtp", {"patience": 3, "validation": False}, None),
+        ("ema-nll", "iibmil", {}, "select.*iibmil"),  # a memory
+        ("ema-nll", "gtp", {}, "select.*gtp"),  # batch norms
+        ("ema-nll", "smabmil", {}, "select.*smabmil"),  # spectral norms
+        ("last", "abmil", {"patience": 3}, "select.*patience"),
     ],
 )
-def test_what_a_rule_cannot_do_is_refused(rule, model, more, words):
-    more = dict(more)
-    validation = more.pop("validation", True)
+def test_what_a_rule_cannot_do_with_a_model_is_refused(rule, model, settings, names):
+    with pytest.raises(InputError, match=names):
+        check_selection(
+            TrainingConfig(select=rule, **settings), build(model, in_dim=4), validation=True
+        )
+    flags = {"features": "x", "labels": "y", "model": model, "select": rule, **settings}
+    with pytest.raises(InputError, match=names):
+        read_run(None, flags)
 
-    def check():
-        settings = TrainingConfig(select=rule, **more)
-        check_selection(settings, build(model, in_dim=4), validation=validation)
 
-    if words is None:
-        check()
-        return
-    with pytest.raises(InputError, match=words):
-        check()
-    if validation:  # a run file is refused as well
-        flags = {"features": "x", "labels": "y", "model": model, "select": rule, **more}
-        with pytest.raises(InputError, match=words):
-            read_run(None, flags)
+@pytest.mark.parametrize("rule", ["nll", "ema-nll"])
+def test_a_rule_that_compares_epochs_needs_validation_bags(rule):
+    with pytest.raises(InputError, match="select"):
+        check_selection(TrainingConfig(select=rule), build("abmil", in_dim=4), validation=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "settings", "validation"),
+    [
+        ("ema-nll", "transmil", {}, True),
+        ("last", "abmil", {}, False),
+        ("auroc", "gtp", {"patience": 3}, False),
+    ],
+)
+def test_what_a_rule_can_do(rule, model, settings, validation):
+    settings = TrainingConfig(select=rule, **settings)
+    check_selection(settings, build(model, in_dim=4), validation=validation)
 
 
 def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
@@ -175,39 +187,36 @@ def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
     for rule in ("last", "auroc"):
         run = train(with_training(config, select=rule), tmp_path / rule)
         assert load_checkpoint(run.best).metadata["progress"]["best"]["epoch"] == 3
-    for changed, words in (
-        ({"select": "nll"}, r"select is 'nll'.*select: last"),
-        ({"schedule": "plateau"}, "schedule is 'plateau', .* but there are no validation bags"),
-    ):
-        with pytest.raises(InputError, match=words):
-            train(with_training(config, **changed), tmp_path / "refused")
+    for key, value in (("select", "nll"), ("schedule", "plateau")):
+        with pytest.raises(InputError, match=key):
+            train(with_training(config, **{key: value}), tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
 
 
 def test_the_likelihood_of_validation_is_that_of_all_bags(tmp_path):
     config = make_survival(tmp_path / "data")
     loop = loop_of(config, tmp_path / "run")
-    found = []
+    scores = []
     for size in (1, 5, 12):
         loop.settings = with_training(config, batch_size=size).training
-        found.append(loop.validate())
-    assert all(scores == pytest.approx(found[0], rel=1e-6) for scores in found)
+        scores.append(loop.validate())
+    assert all(other == pytest.approx(scores[0], rel=1e-6) for other in scores)
     names = loop.prepared.split.val
     logits = torch.cat([loop.model.eval()(loop.reader[Shard((n,), 1)]).logits for n in names])
     y = torch.tensor([loop.prepared.targets[n] for n in names]).double()
     expected = loop.model.likelihood.nll(logits.double(), y).mean().item()
-    assert found[0]["val_nll"] == pytest.approx(expected, rel=1e-6)
+    assert scores[0]["val_nll"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_model_that_predicts_one_value_is_noted_once(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(Reporter, "note", lambda self, text: said.append(text))
+    notes = []
+    monkeypatch.setattr(Reporter, "note", lambda self, text: notes.append(text))
     train(make_config(tmp_path / "data", model="mean-pool"), tmp_path / "a")
-    assert not said
+    assert not notes
     loop = loop_of(make_config(tmp_path / "data", model="abmil"), tmp_path / "b")
     with torch.no_grad():
         loop.model.classifier.weight.zero_()
     for _ in range(2):
         loop.validate()
-    (note,) = said
-    assert "all 4 validation bags are predicted the same" in note and "abmil has collapsed" in note
+    (note,) = notes
+    assert "abmil" in note

@@ -227,15 +227,15 @@ def test_float32_statements_give_float32_results_of_double_accuracy():
 
 def test_no_ridge_another_prior_and_graphs_that_are_too_large_are_refused(monkeypatch):
     bags = packed([random_bag(3)])
-    with pytest.raises(InputError, match="ridge is 0"):
+    with pytest.raises(InputError, match="ridge"):
         Field(*statements(3), prior=Dirichlet(ridge=0.0), bags=bags)
     q = Field(*statements(3), prior=Dirichlet(kappa=1.0), bags=bags)
-    with pytest.raises(InputError, match="only from the prior"):
+    with pytest.raises(InputError, match="prior"):
         q.kl(Dirichlet(kappa=2.0), bags)
     monkeypatch.setattr(gmrf, "LARGEST", 1000)
     bags = pack([lattice_bag(30)])
     q = Field(*statements(len(bags.x)), prior=Dirichlet(), bags=bags)
-    with pytest.raises(InputError, match=r"bag 'slide True' of \d+ instances needs .* GB"):
+    with pytest.raises(InputError, match="'slide True'"):
         q.mean  # noqa: B018
 
 

@@ -304,23 +304,23 @@ def test_constants_follow_from_the_training_bags():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "fact"),
     [
-        (fitted("regression", [2.0, 2.0]), "all 2 training targets are 2"),
-        (fitted("regression", [-3.0, 2.0], target_transform="log1p"), "is -3: .* above -1"),
-        (fitted("multilabel", [[1.0, 0.0], [0.0, 0.0]]), "finding 1 .* only bags with 0"),
-        (fitted("multilabel", [[1.0, NAN], [0.0, NAN]]), "finding 1 .* has no bag"),
-        (fitted("survival", [[1.0, 0.0], [2.0, 0.0]]), "0 of 2 .* hazards need 4: give more"),
-        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]]), "2 of 2 .* lower bins"),
-        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]], bins=2, horizon=9.0), "horizon is 9, .* 2:"),
-        (lambda: balanced_weights(torch.tensor([0, 2, 2]), 3), r"none of class \[1\]"),
-        (lambda: balanced_weights(torch.tensor([1, 1]), 1), r"none of class \[0\]"),
-        (lambda: likelihood_of(0), "n_classes is 0"),
-        (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "colour": 1}), "key 'colour'"),
+        (fitted("regression", [2.0, 2.0]), "2 training targets"),
+        (fitted("regression", [-3.0, 2.0], target_transform="log1p"), "target_transform"),
+        (fitted("multilabel", [[1.0, 0.0], [0.0, 0.0]]), "finding 1"),
+        (fitted("multilabel", [[1.0, NAN], [0.0, NAN]]), "finding 1"),
+        (fitted("survival", [[1.0, 0.0], [2.0, 0.0]]), "0 of 2"),
+        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]]), "2 of 2.*bins"),
+        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]], bins=2, horizon=9.0), "horizon"),
+        (lambda: balanced_weights(torch.tensor([0, 2, 2]), 3), r"class \[1\]"),
+        (lambda: balanced_weights(torch.tensor([1, 1]), 1), r"class \[0\]"),
+        (lambda: likelihood_of(0), "n_classes"),
+        (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "colour": 1}), "'colour'"),
         (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "shift": "a"}), "shift"),
-        (lambda: LikelihoodSpec.from_dict({"task": "survival", "kind": "cox"}), "cox.* hazards"),
+        (lambda: LikelihoodSpec.from_dict({"task": "survival", "kind": "cox"}), "cox"),
     ],
 )
-def test_what_does_not_determine_a_likelihood_is_refused(call, message):
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_determine_a_likelihood_is_refused(call, fact):
+    with pytest.raises(InputError, match=fact):
         call()

@@ -131,7 +131,7 @@ def test_the_gradient_of_negatives_is_that_of_the_normal_distribution_at_any_dis
 
 
 def test_negatives_of_a_point_mass_are_refused():
-    with pytest.raises(InputError, match="point mass"):
+    with pytest.raises(InputError):
         negative_instances(Dirac(scores(9)), torch.tensor([0]), pack([CHAIN]))
 
 

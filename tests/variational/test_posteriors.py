@@ -183,7 +183,7 @@ def test_given_noise_has_a_row_for_each_instance():
     given = Streams([2, 4], noise=torch.ones(6, 3))
     assert q.sample(7, given).shape == (3, 6)
     assert [tuple(v.shape) for v in given.normal(7, like=MU)] == [(3, 2), (3, 4)]
-    with pytest.raises(InputError, match="noise has 6 rows, but these bags have 9 instances"):
+    with pytest.raises(InputError, match="noise"):
         Streams([3, 6], noise=torch.ones(6, 3))
 
 

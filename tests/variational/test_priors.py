@@ -95,19 +95,19 @@ def exact_kl(q=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "fact"),
     [
-        (lambda: Dirichlet(kappa=0.0), "kappa is 0.0; expected more than 0"),
-        (lambda: Dirichlet(kappa=math.nan), "kappa is nan; expected more than 0"),
-        (lambda: Dirichlet(ridge=-0.1), "ridge is -0.1; expected at least 0"),
-        (lambda: Dirichlet(laplacian="random"), "'combinatorial' or 'normalized'"),
-        (exact_kl(ridge=0.0), "'edgeless' has 4 connected components .* and ridge is 0"),
-        (exact_kl(ridge=0.0, laplacian="normalized"), "needs the combinatorial Laplacian"),
-        (exact_kl(Dirac(noise(4))), "Dirac has no density"),
+        (lambda: Dirichlet(kappa=0.0), "kappa"),
+        (lambda: Dirichlet(kappa=math.nan), "kappa"),
+        (lambda: Dirichlet(ridge=-0.1), "ridge"),
+        (lambda: Dirichlet(laplacian="random"), "laplacian"),
+        (exact_kl(ridge=0.0), "'edgeless'.*ridge"),
+        (exact_kl(ridge=0.0, laplacian="normalized"), "Laplacian"),
+        (exact_kl(Dirac(noise(4))), "Dirac"),
     ],
 )
-def test_what_has_no_value_is_refused(call, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
+def test_what_has_no_value_is_refused(call, fact):
+    with types_not_executed(), pytest.raises(InputError, match=fact):
         call()
 
 
