@@ -112,11 +112,11 @@ def test_the_code_for_gpus_is_the_same_function(name, trailing, shift):
     if name == "argmax":
         v = v.round()  # so that there are ties
     on_cpu, on_gpu = (v.clone().requires_grad_() for _ in range(2))
-    want, got = ours(on_cpu, sizes), ours(as_on_a_gpu(on_gpu), sizes)
-    assert isinstance(got, GpuLike)
-    torch.testing.assert_close(got.as_subclass(torch.Tensor), want, rtol=1e-13, atol=1e-15)
+    want, actual = ours(on_cpu, sizes), ours(as_on_a_gpu(on_gpu), sizes)
+    assert isinstance(actual, GpuLike)
+    torch.testing.assert_close(actual.as_subclass(torch.Tensor), want, rtol=1e-13, atol=1e-15)
     if name != "argmax":
         weights = values(*want.shape, seed=1)
         (want * weights).sum().backward()
-        (got * weights).sum().backward()
+        (actual * weights).sum().backward()
         torch.testing.assert_close(on_gpu.grad, on_cpu.grad, rtol=1e-12, atol=1e-14)

@@ -65,9 +65,9 @@ def test_a_product_and_its_gradients(arcs):
 def test_a_product_keeps_its_type(dtype):
     arcs = both_ways(TOGETHER)
     x = torch.randn(N, 3, dtype=F64)
-    got = propagate(arcs, x.to(dtype))
-    assert got.dtype == dtype
-    torch.testing.assert_close(got.double(), dense(arcs) @ x, rtol=0.02, atol=0.05)
+    actual = propagate(arcs, x.to(dtype))
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.double(), dense(arcs) @ x, rtol=0.02, atol=0.05)
 
 
 def softmax_by_loop(arcs: Arcs, m: Tensor, t: Tensor) -> Tensor:
@@ -86,12 +86,12 @@ def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, 
     g = torch.Generator().manual_seed(0)
     m = (spread * torch.rand(len(arcs), 5, generator=g, dtype=F64)).requires_grad_()
     t = torch.tensor([1.3], dtype=F64, requires_grad=True)
-    got, want = aggregate_softmax(arcs, m, t), softmax_by_loop(arcs, m, t)
-    assert bool((got[dense(arcs).sum(1) == 0] == 0).all())
-    weight = torch.randn(got.shape, generator=g, dtype=F64)
-    ours = torch.autograd.grad((got * weight).sum(), (m, t))
+    actual, want = aggregate_softmax(arcs, m, t), softmax_by_loop(arcs, m, t)
+    assert bool((actual[dense(arcs).sum(1) == 0] == 0).all())
+    weight = torch.randn(actual.shape, generator=g, dtype=F64)
+    ours = torch.autograd.grad((actual * weight).sum(), (m, t))
     theirs = torch.autograd.grad((want * weight).sum(), (m, t))
-    for a, b in zip((got, *ours), (want, *theirs), strict=True):
+    for a, b in zip((actual, *ours), (want, *theirs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12 * (1 + spread**2))
 
 

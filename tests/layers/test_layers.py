@@ -76,29 +76,35 @@ def test_the_transformer_is_the_equations_with_a_mask_whatever_the_order(options
     assert torch.equal(model(h, SIZES), model(h, SIZES)) == ("dropout" not in options)
     together = model.eval()(h, SIZES)
     close(together, dense_transformer(model, h, SIZES))
-    for part, own in zip(h.split(list(SIZES)), together.split(list(SIZES)), strict=True):
+    for part, result in zip(h.split(list(SIZES)), together.split(list(SIZES)), strict=True):
         order = torch.randperm(len(part), generator=torch.Generator().manual_seed(3))
-        close(model(part[order], (len(part),)), own[order])
+        close(model(part[order], (len(part),)), result[order])
 
 
 @pytest.mark.parametrize("trunk", ["tanh", "gated", "mlp"])
 @pytest.mark.parametrize("mean_bias", [None, True, False])
 def test_the_mean_is_linear_in_the_trunk_which_is_its_formula(trunk, mean_bias):
     layer = seeded(AttentionPosterior, 6, 4, kind="dirac", trunk=trunk, mean_bias=mean_bias)
-    h, own = values(N, 6), layer.trunk
-    t = h @ own.first.weight.T + own.first.bias
+    network = layer.trunk
+    h = values(N, 6)
+    v = h @ network.first.weight.T + network.first.bias
     if trunk == "mlp":
         gelu = nn.functional.gelu
-        t = gelu(gelu(t) @ own.second.weight.T + own.second.bias)
+        t = gelu(gelu(v) @ network.second.weight.T + network.second.bias)
+    elif trunk == "gated":
+        gate = torch.sigmoid(h @ network.gate.weight.T + network.gate.bias)
+        t = torch.tanh(v) * gate
     else:
-        t = torch.tanh(t)
-        t = t if trunk == "tanh" else t * torch.sigmoid(h @ own.gate.weight.T + own.gate.bias)
-    assert t.shape[1] == own.out_dim == (8 if trunk == "mlp" else 4)
+        t = torch.tanh(v)
+    assert t.shape[1] == network.out_dim == (8 if trunk == "mlp" else 4)
     has_bias = trunk == "mlp" if mean_bias is None else mean_bias
     assert (layer.mean.bias is not None) == has_bias
     q = layer(h)
     assert type(q) is Dirac
-    close(q.mean, t @ layer.mean.weight[0] + (layer.mean.bias[0] if has_bias else 0))
+    mean = t @ layer.mean.weight[0]
+    if has_bias:
+        mean = mean + layer.mean.bias[0]
+    close(q.mean, mean)
 
 
 def diagonal_layer(**options):

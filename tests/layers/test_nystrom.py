@@ -77,11 +77,11 @@ def dense(layer: NystromLayer, x: Tensor, *, masked: bool) -> tuple[Tensor, Tens
 def test_a_batch_is_the_formulas_bag_by_bag(masked):
     layer = layer_of(mask_padding=masked)
     x = tokens(sum(SIZES))
-    got = (layer(x, SIZES) - x).split(SIZES)
+    actual = (layer(x, SIZES) - x).split(SIZES)
     for b, (own, bag) in enumerate(zip(x.split(SIZES), layer.look(x, SIZES), strict=True)):
         n = len(own)
         want, s = dense(layer, own, masked=masked)
-        same(got[b], want)
+        same(actual[b], want)
         same(bag.row(-n)[-n:], s[:, -n, -n:].T)
 
 

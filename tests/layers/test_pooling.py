@@ -21,22 +21,28 @@ SIZES = (1, 6, 23)
 def inputs(sizes, *, samples, classes, own=False, dim=7, dtype=F64, seed=0):
     """Return samples f (*classes, samples, n), H (n, dim) and a classifier (classes, dim)."""
     g = torch.Generator().manual_seed(seed)
-    shape = (*([classes] if own else []), samples, sum(sizes))
-    f, h, u = (
-        torch.randn(*s, generator=g, dtype=F64).to(dtype)
-        for s in (shape, (sum(sizes), dim), (classes, dim))
-    )
+    n = sum(sizes)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=g, dtype=F64).to(dtype)
+
+    f = random(classes, samples, n) if own else random(samples, n)
+    h = random(n, dim)
+    u = random(classes, dim)
     return 2 * f, h, u
 
 
 def by_vectors(f, h, u, sizes):
     """Compute uᵀ Hᵀ softmax(f_s) one bag, sample and class at a time."""
-    f, rows = f.expand(len(u), *f.shape[-2:]), []
+    f = f.expand(len(u), *f.shape[-2:])
+    logits = []
     for f_b, h_b in zip(f.split(list(sizes), -1), h.split(list(sizes)), strict=True):
         weights = f_b.softmax(-1)
-        each = [[u[c] @ (h_b.T @ a) for c, a in enumerate(of_s)] for of_s in weights.unbind(1)]
-        rows.append(torch.stack([torch.stack(row) for row in each]))
-    return torch.stack(rows)
+        for s in range(weights.shape[1]):
+            for c in range(len(u)):
+                z = h_b.T @ weights[c, s]
+                logits.append(u[c] @ z)
+    return torch.stack(logits).view(len(sizes), f.shape[1], len(u))
 
 
 def fused(f, h, u, sizes):
@@ -54,9 +60,9 @@ def both_ways(tensors, sizes):
     return results
 
 
-def worst(got, want):
+def worst(actual, want):
     """Return the error relative to the largest entry, as entries are sums with both signs."""
-    return ((got - want).abs().max() / want.abs().max()).item()
+    return ((actual - want).abs().max() / want.abs().max()).item()
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["shared attention", "attention per class"])
@@ -65,9 +71,9 @@ def worst(got, want):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-12), (torch.float32, 1e-6)])
 def test_samples_commute_with_a_linear_classifier(own, classes, samples, dtype, tolerance):
     tensors = inputs(SIZES, samples=samples, classes=classes, own=own, dtype=dtype)
-    (got, got_grads), (want, want_grads) = both_ways(tensors, SIZES)
-    assert got.shape == (3, samples, classes)
-    assert worst(got, want) < tolerance
+    (actual, got_grads), (want, want_grads) = both_ways(tensors, SIZES)
+    assert actual.shape == (3, samples, classes)
+    assert worst(actual, want) < tolerance
     for a, b in zip(got_grads, want_grads, strict=True):
         assert worst(a, b) < 3 * tolerance
     f, h, u = tensors
@@ -105,15 +111,17 @@ def test_the_soft_maximum_and_its_gradients_are_those_of_its_equation(classes):
     f = inputs(SIZES, samples=3, classes=classes, own=classes > 1)[0].requires_grad_()
     leaves = [f, *pooling.parameters()]
     readout = pooling(f)
-    got = pool(*readout(f), SIZES) + readout.bias
-    alpha, beta = (v.exp()[:, None, None] for v in (pooling.log_alpha, pooling.log_beta))
-    each = f.expand(classes, *f.shape[-2:]).split(list(SIZES), -1)
-    parts = [(alpha * (beta * own).softmax(-1) * own).sum(-1).T for own in each]
+    actual = pool(*readout(f), SIZES) + readout.bias
+    alpha = pooling.log_alpha.exp()[:, None, None]
+    beta = pooling.log_beta.exp()[:, None, None]
+    parts = []
+    for f_bag in f.expand(classes, *f.shape[-2:]).split(list(SIZES), -1):
+        parts.append((alpha * (beta * f_bag).softmax(-1) * f_bag).sum(-1).T)
     want = torch.stack(parts) + pooling.bias
-    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(actual, want)
     weights = torch.randn(want.shape, dtype=F64, generator=torch.Generator().manual_seed(2))
     for a, b in zip(
-        torch.autograd.grad((weights * got).sum(), leaves),
+        torch.autograd.grad((weights * actual).sum(), leaves),
         torch.autograd.grad((weights * want).sum(), leaves),
         strict=True,
     ):
@@ -132,8 +140,8 @@ def test_blocks_are_the_samples_and_moments_those_of_all_weights(monkeypatch, ow
     for scores, _ in blocks:
         sums.add(scores.softmax(-1))
     want = sampled_weights(f.movedim(-1, 0).movedim(-1, 1), (23,))
-    for got, expected in zip(sums.result(), want, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-16)
+    for actual, expected in zip(sums.result(), want, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-16)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -149,14 +157,16 @@ def test_the_share_above_the_uniform_weight_is_counted_sample_by_sample(own):
 def test_small_variances_survive_single_precision():
     n = 20_000
     g = torch.Generator().manual_seed(0)
-    mean, noise = (torch.randn(*s, generator=g, dtype=F64) for s in ((n,), (200, n)))
+    mean = torch.randn(n, generator=g, dtype=F64)
+    noise = torch.randn(200, n, generator=g, dtype=F64)
     a = (mean + 0.01 * noise).softmax(-1)
     sums = WeightSums(a.float())
     sums.add(a.float())
-    got_mean, got, _ = sums.result()
+    moments = sums.result()
     # weights near 10⁻⁵ with variances near 10⁻¹⁴: E[a²] − E[a]² in float32 would be noise
-    assert float((got.mean() / a.var(0, correction=0).mean()).log().abs()) < 0.01
-    torch.testing.assert_close(got_mean.double(), a.mean(0), rtol=1e-5, atol=0)
+    ratio = moments.variance.mean() / a.var(0, correction=0).mean()
+    assert float(ratio.log().abs()) < 0.01
+    torch.testing.assert_close(moments.mean.double(), a.mean(0), rtol=1e-5, atol=0)
 
 
 def test_autocast_does_not_reach_the_normaliser():

@@ -21,8 +21,8 @@ def solved(u: Tensor, alpha: float) -> Tensor:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_exact_is_a_dense_solve(alpha):
-    got = Sm(alpha=alpha, trainable=False, mode="exact")(U, ARCS)
-    torch.testing.assert_close(got, solved(U, alpha), rtol=1e-11, atol=1e-13)
+    actual = Sm(alpha=alpha, trainable=False, mode="exact")(U, ARCS)
+    torch.testing.assert_close(actual, solved(U, alpha), rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10])
@@ -31,8 +31,8 @@ def test_approximate_is_its_recursion(alpha, steps):
     g = U
     for _ in range(steps):
         g = alpha * (g - L @ g) + (1 - alpha) * U
-    got = Sm(alpha=alpha, trainable=False, steps=steps)(U, ARCS)
-    torch.testing.assert_close(got, g, rtol=1e-12, atol=1e-13)
+    actual = Sm(alpha=alpha, trainable=False, steps=steps)(U, ARCS)
+    torch.testing.assert_close(actual, g, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
@@ -60,9 +60,9 @@ def test_gradients_of_features_and_of_alpha(mode, steps, alpha):
 def test_single_precision_and_half():
     for mode in ("exact", "approximate"):
         sm = Sm(alpha=0.9, trainable=False, mode=mode)
-        want, got = sm(U, ARCS), sm(U.float(), ARCS)
-        assert got.dtype == torch.float32 == sm(U.bfloat16(), ARCS).dtype
-        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
+        want, actual = sm(U, ARCS), sm(U.float(), ARCS)
+        assert actual.dtype == torch.float32 == sm(U.bfloat16(), ARCS).dtype
+        torch.testing.assert_close(actual.double(), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["exact", "approximate"])

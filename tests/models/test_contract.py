@@ -377,11 +377,11 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
     want = model.losses(model(bags, noise=noise), bags)
     with torch.autocast("cpu", torch.bfloat16):
         out = model(bags, noise=noise)
-        got = model.losses(out, bags)
+        actual = model.losses(out, bags)
     assert out.logits.dtype == torch.float32
-    objective(got, weights=model.loss_weights, kl_weight=1.0).backward()
+    objective(actual, weights=model.loss_weights, kl_weight=1.0).backward()
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
-    for key, value in got.items():
+    for key, value in actual.items():
         # bfloat16 rounds to 8 bits, by 0.4 %; the ten roundings of a transformer mostly cancel
         torch.testing.assert_close(value, want[key], rtol=0.01, atol=1e-3)
 

@@ -58,7 +58,7 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
     raw = model.bag_attention(chosen[:, 0]).mean
     losses = model.losses(out, bags)
     assert set(losses) == {"nll", "group_nll"} and model.loss_weights == {}
-    got = {
+    actual = {
         "train": {
             "pseudo_feat": chosen[:, 0],
             "tier2_att_raw": raw,
@@ -75,7 +75,7 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
             "loss1": -out.probability[0, int(bags.y[0])],
         },
     }
-    for mode, values in got.items():
+    for mode, values in actual.items():
         for key, value in values.items():
             close(value, golden.expected(f"bag{b}.{mode}.{distill}.{key}"))
     assert set(golden.names(model).values()) == set(dict(model.named_parameters()))
@@ -202,8 +202,8 @@ def test_no_gradient_crosses_the_tiers_unless_they_are_joint(distill):
         for term, parts in (("nll", reached), ("group_nll", {"embed", "attention", "classifier"})):
             model.zero_grad()
             losses[term].backward(retain_graph=True)
-            got = {k.split(".")[0] for k, p in model.named_parameters() if p.grad is not None}
-            assert got == parts
+            actual = {k.split(".")[0] for k, p in model.named_parameters() if p.grad is not None}
+            assert actual == parts
 
 
 def test_four_parts_are_clipped_each_by_itself():

@@ -171,8 +171,8 @@ def test_a_map_knows_neither_batch_mates_nor_order(dtype):
         turned = Bag(name="t", x=bag.x[order], edges=place[bag.edges], weights=bag.weights)
         for single, want in ((bag, rows), (turned, rows[order])):
             alone = pack([single])
-            got = model.instance_scores(alone, model(alone)).mean
-            torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
+            actual = model.instance_scores(alone, model(alone)).mean
+            torch.testing.assert_close(actual, want, rtol=1e-6, atol=1e-9)
 
 
 def test_a_map_is_the_same_wherever_it_is_asked_for():

@@ -37,9 +37,9 @@ def test_a_prediction_is_the_originals(gtp, b, double):
     bags = pack([gtp.bag(b, dtype=F64 if double else torch.float32)])
     out = model(bags)
     losses = model.losses(out, bags)
-    got = {"logits": out.logits[0], **losses, "loss": sum(losses.values())}
+    actual = {"logits": out.logits[0], **losses, "loss": sum(losses.values())}
     for key in ("logits", "mincut", "ortho", "loss"):
-        close(got[key], gtp.expected(f"bag{b}.{key}", double=double))
+        close(actual[key], gtp.expected(f"bag{b}.{key}", double=double))
     close(losses["nll"], gtp.expected(f"bag{b}.ce"))
     close(out.probability, gtp.expected(f"bag{b}.graphcam.prob", double=double))
     assert torch.equal(out.logits[0].argmax(1), gtp.expected(f"bag{b}.pred"))
@@ -58,9 +58,9 @@ def test_every_step_and_gradient_is_the_originals(gtp, b, training):
     assert set(gtp.names(model).values()) == {k for k, _ in model.named_parameters()}
     gtp.check_gradients(model, total, bag.x, b=b, key="train." if training else "")
     if training:
-        got = {**losses, "logits": out.logits[0], "loss": total, "gcn": h[None]}
+        actual = {**losses, "logits": out.logits[0], "loss": total, "gcn": h[None]}
         for key in ("logits", "mincut", "ortho", "loss", "gcn"):
-            close(got[key], gtp.expected(f"bag{b}.train.{key}"))
+            close(actual[key], gtp.expected(f"bag{b}.train.{key}"))
         return
     pooled, _ = pool_clusters(s.softmax(1), h, bags.sizes)
     for key, value in {"gcn": h[None], "s": s[None], "pool_x": pooled}.items():
@@ -107,13 +107,13 @@ def test_the_edge_list_is_the_matrix(weighted):
         cut = -(soft.T @ a @ soft).trace() / total if total > 0 else torch.zeros((), dtype=F64)
         inner = soft.T @ soft
         far = (inner / inner.norm() - torch.eye(5, dtype=F64) / 5**0.5).norm()
-        for got, wanted in (
+        for actual, wanted in (
             (h[own], want),
             (pooled[k], soft.T @ want),
             (cuts[k], cut),
             (fars[k], far),
         ):
-            torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
+            torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-11)
 
 
 def test_one_instance_in_training_uses_the_running_statistics():

@@ -198,6 +198,6 @@ def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     logit = linear(norm(t, "decoder.norm")[0], "bag_classifier")[0]
     hard = (h @ state["prototypes"].T).argmax(1).float()  # it stores no soft labels
     loss = F.binary_cross_entropy_with_logits(z, hard)
-    got = {"x_enc": h, "att_raw": z, "logit": logit, "loss.InstLoss": loss}
-    for key, value in got.items():
+    actual = {"x_enc": h, "att_raw": z, "logit": logit, "loss.InstLoss": loss}
+    for key, value in actual.items():
         close(value, reference.expected(f"bag{b}.{key}"))

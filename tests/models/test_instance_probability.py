@@ -52,7 +52,7 @@ def test_one_logit_is_the_integral_over_the_posterior(deviation):
     alpha, bias = torch.tensor([1.3], dtype=F64), torch.tensor([-0.4], dtype=F64)
     found, grades = predicted_alone(q, Bernoulli(), alpha=alpha, bias=bias)
     assert grades is None
-    for m, got in zip(mean.tolist(), found[:, 0].tolist(), strict=True):
+    for m, actual in zip(mean.tolist(), found[:, 0].tolist(), strict=True):
         want = expit(1.3 * m - 0.4)
         if deviation:
             step = (0.4 / 1.3 - m) / deviation  # where the sigmoid is ½
@@ -64,7 +64,7 @@ def test_one_logit_is_the_integral_over_the_posterior(deviation):
                 points=[np.clip(step, -9.9, 9.9)],
                 limit=200,
             )
-        assert got == pytest.approx(want, abs=2e-4)
+        assert actual == pytest.approx(want, abs=2e-4)
 
 
 def test_several_classes_are_a_softmax_over_independent_fields():

@@ -16,6 +16,6 @@ def test_earlier_attention_of_transmil_keeps_the_wrong_rows_of_padded_bags(share
     """The outputs of version 0.0.9, which TransMIL pins, are not those of its weights in ours."""
     golden = Golden(shared_golden, "transmil_nystrom009")
     model = golden.model()
-    got = torch.cat([model(pack([golden.bag(b)])).logits[0, 0] for b in range(3)])
+    actual = torch.cat([model(pack([golden.bag(b)])).logits[0, 0] for b in range(3)])
     theirs = torch.cat([golden.expected(f"bag{b}.logits").flatten() for b in range(3)])
-    assert (got - theirs).abs().max().item() > 1e-3
+    assert (actual - theirs).abs().max().item() > 1e-3

@@ -156,9 +156,9 @@ def test_three_bags_at_once_without_padding(golden):
     if scores(golden, out) is not None:
         padded = golden.expected("batch.att_raw")
         parts = scores(golden, out).split(list(bags.sizes))
-        for got, want in zip(parts, padded, strict=True):
+        for actual, want in zip(parts, padded, strict=True):
             if not out.attention.stochastic and "smooth" not in golden.name:
-                close(got, want[: len(got)])
+                close(actual, want[: len(actual)])
 
 
 ENERGY = [name for name in TORCHMIL if "smooth" in name]
@@ -284,18 +284,18 @@ def iibmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
 def transmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
     encoder, n = model.encoder, bags.sizes[0]
     (x,) = encoder.tokens(model.embed(bags.x), bags.sizes)
-    got, count = {"seq1": x}, len(x)
+    actual, count = {"seq1": x}, len(x)
     for k, block in enumerate(encoder.blocks, 1):
         (attention,) = block.look(x, [count])
-        x = got[f"after_layer{k}"] = block(x, [count])
+        x = actual[f"after_layer{k}"] = block(x, [count])
         # theirs cover the padded sequence, ours only the tokens
         rows = golden.expected(f"{bags.names[0]}.attn_layer{k}_cls")[:, -count:]
         close(attention.row(-count)[-count:].T, rows)
         if k == 1:
-            x = got["after_ppeg"] = encoder.ppeg(x, [count])
+            x = actual["after_ppeg"] = encoder.ppeg(x, [count])
     close(out.attention.mean, rows.mean(0)[1 : n + 1])
     return {
-        **got,
+        **actual,
         "cls_norm": encoder.norm(x[0]),
         "logits": out.logits[0, 0],
         "prob": out.probability[0],

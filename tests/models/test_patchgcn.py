@@ -62,8 +62,8 @@ def test_genconv_by_its_definition(mlp_bias):
     y = (y - y.mean(1, keepdim=True)) / (y.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
     y = (y * conv.mlp[1].weight + conv.mlp[1].bias).relu() @ conv.mlp[3].weight.T
     want = y + conv.mlp[3].bias if mlp_bias else y
-    got = conv(x, neighbourhoods(pack([bag])))
-    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+    actual = conv(x, neighbourhoods(pack([bag])))
+    torch.testing.assert_close(actual, want, rtol=1e-12, atol=1e-13)
 
 
 BASE = {"embed": 6, "hidden": 7, "attention_dim": 4}

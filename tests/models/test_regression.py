@@ -67,11 +67,11 @@ def test_the_fit_is_scikit_learns(name, classes):
     assert float(model.monitored()["C"]) == c
     with torch.no_grad():
         out = model.eval()(pack([Bag(name=b.name, x=b.x.double(), **NOWHERE) for b in validation]))
-    got = out.logits[:, 0].numpy()
+    actual = out.logits[:, 0].numpy()
     if classes == 2:
-        got = got[:, 1:] - got[:, :1]
+        actual = actual[:, 1:] - actual[:, :1]
     # the optimiser stops at a gradient of 1e-4
-    np.testing.assert_allclose(got, want, atol=5e-3)
+    np.testing.assert_allclose(actual, want, atol=5e-3)
     explained = out.explanation
     bag = np.repeat(np.arange(len(validation)), [len(b) for b in validation])
     for c in range(classes):

@@ -30,7 +30,7 @@ def test_every_value_of_the_original(golden, b):
     model, bags = at(golden.model(), "m2"), pack([golden.bag(b)])
     out = model(bags)
     y, q = bags.y[0], out.extras["q"]
-    got = {
+    actual = {
         "p_embedding": model.p_branch(bags.x),
         "q_embedding": model.instances_in_context(bags),
         "p_logit": out.extras["p_logit"],
@@ -40,7 +40,7 @@ def test_every_value_of_the_original(golden, b):
         "e_target": y * out.attention.mean,
         "m2_tau": (tau := threshold(q, bags.sizes, gamma=model.gamma)[0]),
     }
-    for key, value in got.items():
+    for key, value in actual.items():
         close(value, golden.expected(f"bag{b}.{key}"))
     assert torch.equal(y * (q > tau), golden.expected(f"bag{b}.m2_pseudo"))
     close(out.probability[0, 0], golden.expected(f"bag{b}.p").max())

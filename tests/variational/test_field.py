@@ -63,6 +63,14 @@ def statements(n, seed=0):
     return nu, tau
 
 
+def statements_of_classes(n, classes=3):
+    """Return constant statements of several classes, (n, classes) each."""
+    statements_of = [statements(n, seed=c) for c in range(classes)]
+    nu = torch.stack([nu.detach() for nu, _ in statements_of], 1)
+    tau = torch.stack([tau.detach() for _, tau in statements_of], 1)
+    return nu, tau
+
+
 def dense(bag, tau, *, kappa, ridge, laplacian="combinatorial"):
     """Return P and Q of a bag."""
     lap = dense_laplacian(bag, laplacian)
@@ -78,23 +86,28 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
     path, monkeypatch, laplacian, kappa, ridge
 ):
     monkeypatch.setattr(gmrf, "PROBES", 20_000)
-    given = bags_of_all_kinds()
-    bags = packed(given)
+    bag_list = bags_of_all_kinds()
+    bags = packed(bag_list)
     nu, tau = statements(len(bags.x))
-    kappa = torch.linspace(*kappa, len(given), dtype=F64)
+    kappa = torch.linspace(*kappa, len(bag_list), dtype=F64)
     prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
-    means, variances, kls, energies, counts = [], [], [], [], []
-    for bag, k, v, t in zip(given, kappa, split(nu, bags), split(tau, bags), strict=True):
+    means = []
+    variances = []
+    kls = []
+    energies = []
+    counts = []
+    for bag, k, v, t in zip(bag_list, kappa, split(nu, bags), split(tau, bags), strict=True):
         p, precision = dense(bag, t, kappa=k, ridge=ridge, laplacian=laplacian)
-        m, s = torch.linalg.solve(precision, t * v), torch.linalg.inv(precision)
+        m = torch.linalg.solve(precision, t * v)
+        s = torch.linalg.inv(precision)
         means.append(m)
         variances.append(s.diagonal())
         tied = adjacency(bag).sum(1) > 0
         energies.append(((m * (p @ m) + (p * s).sum(1)) * tied).sum() / (2 * k))
         counts.append(tied.double().sum())
-        own = MultivariateNormal(m, precision_matrix=precision)
-        other = MultivariateNormal(torch.zeros_like(m), precision_matrix=p)
-        kls.append(kl_divergence(own, other))
+        dense_q = MultivariateNormal(m, precision_matrix=precision)
+        dense_prior = MultivariateNormal(torch.zeros_like(m), precision_matrix=p)
+        kls.append(kl_divergence(dense_q, dense_prior))
     with torch.no_grad():
         q = Field(nu, tau, prior=prior, bags=bags)
         torch.testing.assert_close(q.mean, torch.cat(means), rtol=1e-9, atol=1e-9)
@@ -106,18 +119,23 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
         torch.testing.assert_close(energy, torch.stack(energies), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(tied, torch.stack(counts))
     # where gradients are recorded, those of the KL and of variances come from probes
-    q, weights = Field(nu, tau, prior=prior, bags=bags), torch.arange(1, len(given) + 1, dtype=F64)
-    leaves, keep = (nu, tau), {"retain_graph": True, "materialize_grads": True}
-    for got, expected, exact in (
+    q = Field(nu, tau, prior=prior, bags=bags)
+    weights = torch.arange(1, len(bag_list) + 1, dtype=F64)
+
+    def gradients(value):
+        return torch.autograd.grad(
+            value.sum(), (nu, tau), retain_graph=True, materialize_grads=True
+        )
+
+    for actual, expected, exact in (
         (q.mean.sin(), torch.cat(means).sin(), True),
         (q.variance.sin(), torch.cat(variances).sin(), path == "dense"),
         (weights * q.kl(prior, bags), weights * torch.stack(kls), path == "dense"),
         (weights * q.expected_energy.energy, weights * torch.stack(energies), path == "dense"),
     ):
-        pairs = [torch.autograd.grad(v.sum(), leaves, **keep) for v in (got, expected)]
-        for a, b in zip(*pairs, strict=True):
-            scale = float(b.abs().max())
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=(1e-9 if exact else 0.03) * scale)
+        for a, b in zip(gradients(actual), gradients(expected), strict=True):
+            tolerance = (1e-9 if exact else 0.03) * float(b.abs().max())
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=tolerance)
 
 
 @pytest.mark.parametrize("coords", [True, False])
@@ -146,15 +164,16 @@ def test_the_gradient_of_a_slides_kl_is_near_the_exact_one_with_new_probes_in_ea
     m = s @ (tau * nu)
     exact = (m @ p @ m + (p * s).sum() + precision.logdet()) / 2
     expected = torch.autograd.grad(exact, (nu, tau))
-    found = []
+    gradients = []
     for _ in range(3):
         prior = Dirichlet(kappa=0.5, ridge=0.05)
         kl = Field(nu, tau, prior=prior, bags=bags).kl(prior, bags) + len(nu) / 2
         assert float(kl.detach()) == pytest.approx(float(exact.detach()), rel=0.01)
-        found.append(torch.autograd.grad(kl.sum(), (nu, tau)))
-        torch.testing.assert_close(found[-1][0], expected[0])
-        assert float((found[-1][1] - expected[1]).norm() / expected[1].norm()) < 0.05
-    assert not torch.equal(found[0][1], found[1][1])
+        by_nu, by_tau = torch.autograd.grad(kl.sum(), (nu, tau))
+        torch.testing.assert_close(by_nu, expected[0])
+        assert float((by_tau - expected[1]).norm() / expected[1].norm()) < 0.05
+        gradients.append(by_tau)
+    assert not torch.equal(gradients[0], gradients[1])
 
 
 def test_samples_have_the_mean_and_the_covariance(path):
@@ -173,7 +192,9 @@ def test_samples_have_the_mean_and_the_covariance(path):
 
 def test_gradients_of_expectations_over_samples_are_unbiased(path):
     """For E[fᵀAf], the gradient is known; that of many samples must agree within its error."""
-    n, drawn, repeats = 12, 500, 60
+    n = 12
+    samples = 500
+    repeats = 60
     bag = random_bag(n, seed=6, density=0.3)
     g = torch.Generator().manual_seed(2)
     a = torch.randn(n, n, generator=g, dtype=F64)
@@ -185,39 +206,44 @@ def test_gradients_of_expectations_over_samples_are_unbiased(path):
     estimates = []
     for _ in range(repeats):
         q = Field(nu, tau, prior=Dirichlet(kappa=0.5, ridge=0.05), bags=packed([bag]))
-        f = q.rsample(drawn, generator=g).T
+        f = q.rsample(samples, generator=g).T
         value = ((f @ a) * f).sum(1).mean()
         estimates.append(torch.stack(torch.autograd.grad(value, (nu, tau))))
-    each = torch.stack(estimates)
-    z = (each.mean(0) - torch.stack(expected)) / (each.std(0) / repeats**0.5)
+    gradients = torch.stack(estimates)
+    error = gradients.std(0) / repeats**0.5
+    z = (gradients.mean(0) - torch.stack(expected)) / error
     assert float(z.abs().max()) < 4.5
 
 
 def test_several_classes_are_fields_with_the_kappa_of_each_bag(path):
-    given = [random_bag(9, seed=1), random_bag(14, seed=2)]
-    bags, prior = packed(given), Dirichlet(kappa=torch.tensor([0.2, 3.0], dtype=F64))
-    each = [[v.detach() for v in statements(23, seed=k)] for k in range(3)]
-    nu, tau = (torch.stack(v, 1) for v in zip(*each, strict=True))
+    bags = packed([random_bag(9, seed=1), random_bag(14, seed=2)])
+    prior = Dirichlet(kappa=torch.tensor([0.2, 3.0], dtype=F64))
+    nu, tau = statements_of_classes(23)
     q = Field(nu, tau, prior=prior, bags=bags)
-    alone = [Field(*own, prior=prior, bags=bags) for own in each]
-    for name in ("mean", "variance"):
-        want = torch.stack([getattr(own, name) for own in alone], 1)
-        torch.testing.assert_close(getattr(q, name), want)
-    sums = (lambda q: q.kl(prior, bags, exact=True), lambda q: torch.stack(q.expected_energy))
-    for of in sums:
-        torch.testing.assert_close(of(q), torch.stack([of(own) for own in alone]).sum(0))
+    classes = [Field(nu[:, c], tau[:, c], prior=prior, bags=bags) for c in range(3)]
+
+    def kl(field):
+        return field.kl(prior, bags, exact=True)
+
+    def energy(field):
+        return torch.stack(field.expected_energy)
+
+    close = torch.testing.assert_close
+    close(q.mean, torch.stack([field.mean for field in classes], 1))
+    close(q.variance, torch.stack([field.variance for field in classes], 1))
+    close(kl(q), torch.stack([kl(field) for field in classes]).sum(0))
+    close(energy(q), torch.stack([energy(field) for field in classes]).sum(0))
     noise = torch.randn(23, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
-    f = torch.stack([own.rsample(4, noise=noise) for own in alone], 2)
-    torch.testing.assert_close(q.rsample(4, noise=noise), f)
+    samples = [field.rsample(4, noise=noise) for field in classes]
+    close(q.rsample(4, noise=noise), torch.stack(samples, 2))
 
 
 def test_float32_statements_give_float32_results_of_double_accuracy():
     bags = packed([random_bag(40, seed=2, density=0.2)])
     nu, tau = (v.detach().float() for v in statements(40))
     prior = Dirichlet()
-    q, full = (
-        Field(v, t, prior=prior, bags=bags) for v, t in ((nu, tau), (nu.double(), tau.double()))
-    )
+    q = Field(nu, tau, prior=prior, bags=bags)
+    full = Field(nu.double(), tau.double(), prior=prior, bags=bags)
     f = q.rsample(2)
     assert isinstance(q, Posterior)
     assert q.mean.dtype == f.dtype == q.kl(prior, bags).dtype == torch.float32
@@ -286,13 +312,13 @@ def test_autocast_does_not_reach_the_linear_algebra_in_float32(monkeypatch, path
     bags = packed([random_bag(30, seed=3, density=0.2)]).to("cpu", torch.float32)
     nu, tau = (v.detach().float() for v in statements(30))
     prior = Dirichlet(kappa=0.4, ridge=0.1)
-    found = []
+    results = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             q = Field(nu, tau, prior=prior, bags=bags)
             f = q.rsample(2, noise=torch.ones(30, 2))
-            found.append((q.kl(prior, bags), q.variance, q.mean, f))
-    for plain, autocast in zip(*found, strict=True):
+            results.append((q.kl(prior, bags), q.variance, q.mean, f))
+    for plain, autocast in zip(*results, strict=True):
         assert torch.equal(plain, autocast)
 
 
@@ -302,22 +328,21 @@ def test_a_matrix_that_is_not_positive_definite_gives_nan_for_its_bag_alone(path
     nu, tau = (v.detach() for v in statements(60))
     tau[12] = -100.0
     q = Field(nu, tau, prior=Dirichlet(), bags=bags)
-    own, other = q.mean.split(30)
-    assert own.isnan().any() and other.isfinite().all()
     assert q.kl(q.prior, bags).isnan().tolist() == [True, False]
-    own, other = q.rsample(1).split(30)
-    assert own.isnan().any() and other.isfinite().all()
+    for value in (q.mean, q.rsample(1)):
+        first, second = value.split(30)
+        assert first.isnan().any() and second.isfinite().all()
 
 
 @pytest.mark.parametrize("laplacian", ["combinatorial", "normalized"])
 def test_the_weight_of_neighbours_is_that_of_the_mean(path, laplacian):
     """The derivative of m_n by ν_j is the weight of instance j in m_n."""
-    given = bags_of_all_kinds()
-    bags = packed(given)
+    bag_list = bags_of_all_kinds()
+    bags = packed(bag_list)
     nu, tau = statements(len(bags.x))
     prior = Dirichlet(kappa=0.7, ridge=0.05, laplacian=laplacian)
-    shown = Field(nu, tau, prior=prior, bags=bags).neighbour_weight
-    for bag, weight, t in zip(given, split(shown, bags), split(tau.detach(), bags), strict=True):
+    bag_weights = split(Field(nu, tau, prior=prior, bags=bags).neighbour_weight, bags)
+    for bag, weight, t in zip(bag_list, bag_weights, split(tau.detach(), bags), strict=True):
         precision = dense(bag, t, kappa=0.7, ridge=0.05, laplacian=laplacian)[1]
         weights = torch.linalg.inv(precision) * t  # of the column's instance in the row's mean
         others = 1 - weights.diagonal() / weights.sum(1)
@@ -327,9 +352,12 @@ def test_the_weight_of_neighbours_is_that_of_the_mean(path, laplacian):
 
 
 def test_the_weight_of_neighbours_of_several_classes_is_their_mean():
-    bags, prior = packed([random_bag(9, seed=1)]), Dirichlet(kappa=0.4, ridge=0.05)
-    each = [statements(9, seed=k) for k in range(3)]
-    alone = [Field(*own, prior=prior, bags=bags).neighbour_weight for own in each]
-    nu, tau = (torch.stack(v, 1) for v in zip(*each, strict=True))
-    together = Field(nu, tau, prior=prior, bags=bags).neighbour_weight
-    torch.testing.assert_close(together, torch.stack(alone).mean(0))
+    bags = packed([random_bag(9, seed=1)])
+    prior = Dirichlet(kappa=0.4, ridge=0.05)
+    nu, tau = statements_of_classes(9)
+    weight = Field(nu, tau, prior=prior, bags=bags).neighbour_weight
+    class_weights = []
+    for c in range(3):
+        q = Field(nu[:, c], tau[:, c], prior=prior, bags=bags)
+        class_weights.append(q.neighbour_weight)
+    torch.testing.assert_close(weight, torch.stack(class_weights).mean(0))

@@ -69,8 +69,8 @@ def gaussian_logits(mu, sd) -> torch.Tensor:
     return torch.stack([mu, torch.log(torch.expm1(sd**2 - 1e-4)) - UNIT], -1)
 
 
-def close(got, want, *, atol=6e-8):
-    torch.testing.assert_close(got, torch.as_tensor(want, dtype=F64), rtol=0, atol=atol)
+def close(actual, want, *, atol=6e-8):
+    torch.testing.assert_close(actual, torch.as_tensor(want, dtype=F64), rtol=0, atol=atol)
 
 
 def cross_entropies(ell, y):
@@ -149,8 +149,8 @@ def test_grades_equal_statsmodels_and_the_reference_values():
     eta, y = logits(30, seed=1), torch.arange(30) % 6
     reference = OrderedModel(y.numpy(), eta[:, None].numpy(), distr="logit")
     want = -reference.loglike(np.concatenate([[1.0], THETA[:1], np.log(np.diff(THETA))]))
-    got = model.nll(eta[:, None, None], y).sum()
-    assert float(got.detach()) == pytest.approx(want, abs=1e-6)  # starts are stored in float32
+    actual = model.nll(eta[:, None, None], y).sum()
+    assert float(actual.detach()) == pytest.approx(want, abs=1e-6)  # starts are stored in float32
 
 
 def test_thresholds_stay_ordered_and_extreme_logits_finite():
@@ -226,8 +226,8 @@ def test_a_log_target_has_the_density_and_moments_of_simulated_values():
 def test_hazards_have_the_reference_values():
     stop = t64([[-1, 0.2, 0.5], [-2, -1, 0], [-1.5, -0.5, 0.3], [0.1, -0.4, 0.8]])[:, None]
     y = t64([[1, 1], [4, 0], [6.5, 1], [3, 1]])  # event beyond the last cut; censored at a cut
-    got = build_likelihood(HAZARDS).nll(stop, y)
-    close(got, [1.313262, 0.440190, 1.229846, 1.657412], atol=6e-7)
+    actual = build_likelihood(HAZARDS).nll(stop, y)
+    close(actual, [1.313262, 0.440190, 1.229846, 1.657412], atol=6e-7)
 
 
 def test_a_bag_censored_at_once_teaches_nothing_and_survival_falls():

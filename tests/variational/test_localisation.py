@@ -88,30 +88,33 @@ def test_the_target_of_guidance_has_no_gradient():
 
 
 def test_instances_of_negative_bags_are_negative():
-    mean, variance = scores(29), scores(29, seed=2).exp()
-    each = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
-    bags, q = pack([FLAT, GRID]), Diagonal(mean, variance)
-    found = negative_instances(q, torch.tensor([0, 1]), bags)
-    assert found.tolist() == pytest.approx([each[:9].mean(), 0])
-    found = negative_instances(q, torch.tensor([1, 0]), bags)
-    assert found.tolist() == pytest.approx([0, each[9:].mean()])
+    mean = scores(29)
+    variance = scores(29, seed=2).exp()
+    tails = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
+    bags = pack([FLAT, GRID])
+    q = Diagonal(mean, variance)
+    first_is_negative = negative_instances(q, torch.tensor([0, 1]), bags)
+    assert first_is_negative.tolist() == pytest.approx([tails[:9].mean(), 0])
+    second_is_negative = negative_instances(q, torch.tensor([1, 0]), bags)
+    assert second_is_negative.tolist() == pytest.approx([0, tails[9:].mean()])
 
 
 def test_a_finding_has_negative_bags_and_the_background_has_bags_of_its_own():
-    mean, variance = scores(29 * 3).view(29, 3), scores(29 * 3, seed=2).exp().view(29, 3)
+    mean = scores(29 * 3).view(29, 3)
+    variance = scores(29 * 3, seed=2).exp().view(29, 3)
     bags = pack([FLAT, GRID])
-    absent, present = (
-        -f(0, mean.numpy(), variance.sqrt().numpy()) for f in (norm.logcdf, norm.logsf)
-    )
+    std = variance.sqrt().numpy()
+    absent = -norm.logcdf(0, mean.numpy(), std)
+    present = -norm.logsf(0, mean.numpy(), std)
     for y in ([0, 0], [0, 1], [2, 1], [2, 2]):
-        found = negative_instances(Diagonal(mean, variance), torch.tensor(y), bags)
+        values = negative_instances(Diagonal(mean, variance), torch.tensor(y), bags)
         expected = []
         for label, rows in zip(y, (slice(9), slice(9, None)), strict=True):
             terms = [absent[rows, c].mean() for c in (1, 2) if c != label]
             if label == 0:
                 terms.append(present[rows, 0].mean())
             expected.append(sum(terms) / 3)
-        assert found.tolist() == pytest.approx(expected)
+        assert values.tolist() == pytest.approx(expected)
     leaf = mean.clone().requires_grad_()
     negative_instances(Diagonal(leaf, variance), torch.tensor([2, 1]), bags).sum().backward()
     assert leaf.grad[:, 0].eq(0).all() and leaf.grad[:9, 1].ne(0).all()

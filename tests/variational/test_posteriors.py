@@ -57,13 +57,13 @@ def test_exact_kl_is_that_of_torch(laplacian, kappa, ridge):
     bags = packed(given)
     q = random_q(len(bags.x))
     prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
-    got = q.kl(prior, bags, exact=True)
+    actual = q.kl(prior, bags, exact=True)
     for b, bag in enumerate(given):
         lap = dense_laplacian(bag, laplacian)
         precision = 2 * kappa * (lap + ridge * torch.eye(len(lap), dtype=F64))
         p = MultivariateNormal(torch.zeros(len(lap), dtype=F64), precision_matrix=precision)
         own = MultivariateNormal(split(q.mean, bags)[b], split(q.variance, bags)[b].diag())
-        assert float(got[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
+        assert float(actual[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
 
 
 @pytest.mark.parametrize("kappa", [1.0, 2.5])
@@ -71,11 +71,11 @@ def test_without_a_ridge_the_exact_kl_is_that_of_the_contrasts(kappa):
     given = connected()
     bags = packed(given)
     q = random_q(len(bags.x), seed=1)
-    got = q.kl(Dirichlet(kappa=kappa, ridge=0.0), bags, exact=True)
+    actual = q.kl(Dirichlet(kappa=kappa, ridge=0.0), bags, exact=True)
     for b, bag in enumerate(given):
         n = len(bag.x)
         if n == 1:
-            assert float(got[b]) == pytest.approx(0, abs=1e-12)
+            assert float(actual[b]) == pytest.approx(0, abs=1e-12)
             continue
         # An orthonormal basis of the vectors whose entries sum to 0.
         basis = torch.linalg.qr(
@@ -86,7 +86,7 @@ def test_without_a_ridge_the_exact_kl_is_that_of_the_contrasts(kappa):
         precision = basis.T @ (2 * kappa * dense_laplacian(bag, "combinatorial")) @ basis
         p = MultivariateNormal(torch.zeros(n - 1, dtype=F64), precision_matrix=precision)
         own = MultivariateNormal(basis.T @ mean, basis.T @ variance.diag() @ basis)
-        assert float(got[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
+        assert float(actual[b]) == pytest.approx(float(kl_divergence(own, p)), abs=1e-8), bag.name
 
 
 @pytest.mark.parametrize("laplacian", LAPLACIANS)
@@ -122,22 +122,25 @@ def test_the_kl_passes_gradcheck(exact, ridge):
     [("combinatorial", 20.553235, 32.929964), ("normalized", 8.072199, 14.115571)],
 )
 def test_golden_kl_of_a_chain_of_six(laplacian, energy, kl):
-    bags, prior = pack([chain_bag(6, CHAIN)]), Dirichlet(ridge=0.0, laplacian=laplacian)
+    bags = pack([chain_bag(6, CHAIN)])
+    prior = Dirichlet(ridge=0.0, laplacian=laplacian)
     q = Diagonal(MU, LOG_VARIANCE.exp())
     assert float(Dirac(MU).kl(prior, bags)) == pytest.approx(energy, abs=1e-6)
     assert float(q.kl(prior, bags)) == pytest.approx(kl, abs=1e-6)
-    got = q.kl(Dirichlet(ridge=0.05), bags, exact=True)
-    assert float(got) == pytest.approx(29.13523184, abs=1e-6)
+    exact = q.kl(Dirichlet(ridge=0.05), bags, exact=True)
+    assert float(exact) == pytest.approx(29.13523184, abs=1e-6)
 
 
 def test_single_precision_weights_do_not_blunt_a_double_kl():
     bag = random_bag(12, seed=2)
     coarse = Bag(name="a", x=bag.x.float(), edges=bag.edges, weights=bag.weights.float())
     exact = Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights.float().double())
-    q, prior = random_q(12), Dirichlet()
+    q = random_q(12)
+    prior = Dirichlet()
     for flag in (False, True):
-        got, want = (q.kl(prior, pack([b]), exact=flag) for b in (coarse, exact))
-        torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+        kl_coarse = q.kl(prior, pack([coarse]), exact=flag)
+        kl_exact = q.kl(prior, pack([exact]), exact=flag)
+        torch.testing.assert_close(kl_coarse, kl_exact, rtol=1e-13, atol=1e-13)
 
 
 def streams(sizes=SIZES, seed=0):
@@ -146,9 +149,11 @@ def streams(sizes=SIZES, seed=0):
 
 @pytest.mark.parametrize("classes", [None, 3])
 def test_samples_are_mean_plus_sd_times_the_noise_of_each_bag(classes):
-    n, shape = sum(SIZES), () if classes is None else (classes,)
+    n = sum(SIZES)
+    shape = () if classes is None else (classes,)
     g = torch.Generator().manual_seed(0)
-    mean, log_variance = (torch.randn(n, *shape, generator=g, dtype=F64) for _ in range(2))
+    mean = torch.randn(n, *shape, generator=g, dtype=F64)
+    log_variance = torch.randn(n, *shape, generator=g, dtype=F64)
     q = Diagonal(mean, log_variance.exp())
     noise = torch.randn(n, 4, generator=g, dtype=F64)
     sd = q.variance.sqrt()
@@ -156,11 +161,11 @@ def test_samples_are_mean_plus_sd_times_the_noise_of_each_bag(classes):
     torch.testing.assert_close(q.rsample(9, noise=noise), want, rtol=0, atol=1e-15)
     f = q.sample(100_000, streams())
     assert f.shape == (*shape, 100_000, n)
-    each = (f.movedim(-1, 0).movedim(-1, 1) - mean[:, None]) / sd[:, None]
+    z = (f.movedim(-1, 0).movedim(-1, 1) - mean[:, None]) / sd[:, None]
     # six standard errors of a mean, a variance and a correlation between classes or instances
-    flat = each.movedim(1, 0).reshape(100_000, -1)
-    error = (flat.T @ flat / 100_000 - torch.eye(flat.shape[1], dtype=F64)).abs().max()
-    assert flat.mean(0).abs().max() < 6 / 100_000**0.5 and error < 9 / 100_000**0.5
+    z = z.movedim(1, 0).reshape(100_000, -1)
+    error = (z.T @ z / 100_000 - torch.eye(z.shape[1], dtype=F64)).abs().max()
+    assert z.mean(0).abs().max() < 6 / 100_000**0.5 and error < 9 / 100_000**0.5
 
 
 @pytest.mark.parametrize("classes", [None, 3])
@@ -180,9 +185,9 @@ def test_the_samples_of_a_bag_depend_neither_on_other_bags_nor_on_blocks(monkeyp
 
 def test_given_noise_has_a_row_for_each_instance():
     q = Diagonal(MU, LOG_VARIANCE.exp())
-    given = Streams([2, 4], noise=torch.ones(6, 3))
-    assert q.sample(7, given).shape == (3, 6)
-    assert [tuple(v.shape) for v in given.normal(7, like=MU)] == [(3, 2), (3, 4)]
+    streams = Streams([2, 4], noise=torch.ones(6, 3))
+    assert q.sample(7, streams).shape == (3, 6)
+    assert [tuple(v.shape) for v in streams.normal(7, like=MU)] == [(3, 2), (3, 4)]
     with pytest.raises(InputError, match="noise"):
         Streams([3, 6], noise=torch.ones(6, 3))
 
@@ -197,14 +202,18 @@ def test_a_dirac_has_one_sample_and_no_variance():
 @pytest.mark.parametrize("kind", [Dirac, Diagonal])
 def test_the_kl_of_several_classes_is_the_sum_of_each(kind):
     bags = packed(graphs_of_all_kinds())
-    each = [random_q(len(bags.x), seed=k) for k in range(3)]
-    parts = [kind(q.mean) if kind is Dirac else q for q in each]
-    mean, variance = (torch.stack([getattr(q, k) for q in each], 1) for k in ("mean", "variance"))
-    together = Dirac(mean) if kind is Dirac else Diagonal(mean, variance)
+    classes = [random_q(len(bags.x), seed=k) for k in range(3)]
+    mean = torch.stack([q.mean for q in classes], 1)
+    variance = torch.stack([q.variance for q in classes], 1)
+    if kind is Dirac:
+        classes = [Dirac(q.mean) for q in classes]
+        together = Dirac(mean)
+    else:
+        together = Diagonal(mean, variance)
     for laplacian in LAPLACIANS:
         prior = Dirichlet(kappa=1.5, ridge=0.1, laplacian=laplacian)
-        want = torch.stack([q.kl(prior, bags) for q in parts]).sum(0)
-        torch.testing.assert_close(together.kl(prior, bags), want)
+        expected = torch.stack([q.kl(prior, bags) for q in classes]).sum(0)
+        torch.testing.assert_close(together.kl(prior, bags), expected)
 
 
 PRIOR = Dirichlet(kappa=0.7, ridge=0.05)
@@ -220,14 +229,16 @@ MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 def values(q: Posterior, bags) -> dict[str, torch.Tensor]:
     """Return all that a posterior says, by name, with what it keeps for itself."""
     torch.manual_seed(0)  # of the probes of a large field
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name in dir(q):
-        value = None if name.startswith("__") else getattr(q, name)
+        if name.startswith("__"):
+            continue
+        value = getattr(q, name)
         for k, part in enumerate(value if isinstance(value, tuple) else [value]):
             if isinstance(part, torch.Tensor):
-                found[f"{name} {k}"] = part
+                tensors[f"{name} {k}"] = part
     noise = torch.linspace(-2, 2, 3 * len(bags.x), dtype=F64).view(-1, 3)
-    return found | {"kl": q.kl(PRIOR, bags), "rsample": q.rsample(3, noise=noise)}
+    return tensors | {"kl": q.kl(PRIOR, bags), "rsample": q.rsample(3, noise=noise)}
 
 
 def gradients(value: torch.Tensor, leaves) -> list[torch.Tensor]:
@@ -240,8 +251,11 @@ def gradients(value: torch.Tensor, leaves) -> list[torch.Tensor]:
 
 
 def test_every_posterior_is_here():
-    own = [cls for cls in Posterior.__subclasses__() if cls.__module__.startswith("probsa.")]
-    assert {cls.__name__ for cls in own} == POSTERIORS.keys()
+    names = set()
+    for cls in Posterior.__subclasses__():
+        if cls.__module__.startswith("probsa."):
+            names.add(cls.__name__)
+    assert names == POSTERIORS.keys()
 
 
 @pytest.mark.parametrize("made", ["recorded", *MODES])
@@ -273,8 +287,8 @@ def test_who_looks_first_changes_neither_values_nor_gradients(kind, large, mode,
         values(q, bags)
     for name, value in values(q, bags).items():
         torch.testing.assert_close(value, want[name], msg=name)
-        for got, wanted in zip(gradients(value, leaves), expected[name], strict=True):
-            torch.testing.assert_close(got, wanted, msg=name)
+        for actual, wanted in zip(gradients(value, leaves), expected[name], strict=True):
+            torch.testing.assert_close(actual, wanted, msg=name)
 
     q = fresh()
     values(q, bags)

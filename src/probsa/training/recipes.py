@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UnknownName
-from .config import RunConfig, flatten, load_yaml
+from .config import RunConfig, flatten, leaves, load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
 FOLDER = "recipes"
@@ -53,11 +53,13 @@ def default_recipe() -> Mapping[str, Any]:
 
 def recipe_sentence(config: RunConfig) -> str:
     """Return what a run by the default recipe trains, with its values of the recipe's keys."""
-    values = flatten(config.to_dict())
+    # a recipe may name an argument of the model without its section
+    values = {key.rpartition(".")[2]: value for key, value in leaves(config.to_dict())}
     settings: list[str] = []
     for key in default_recipe():
+        short = key.rpartition(".")[2]
         if key != "model.name":
-            settings.append(f"{key.rpartition('.')[2]} {values[key]}")
+            settings.append(f"{short} {values[short]}")
     return (
         f"no model is given: training {config.model} by the default recipe "
         f"({', '.join(settings)}). "
