@@ -37,7 +37,8 @@ def test_tier_one_of_the_original(golden, b):
     h = model.instances(bags)
     close(h, golden.expected(f"bag{b}.midfeat"))
     close(out.extras["attention"], golden.expected(f"bag{b}.att_raw"))
-    order, sizes = order_within(golden.noise(b), groups.of)[:, 0], groups.sizes.tolist()
+    order = order_within(golden.noise(b), groups.of)[:, 0]
+    sizes = groups.sizes.tolist()
     a = groups.softmax(out.extras["attention"])[order, 0]
     cam = a[:, None] * F.linear(h, model.classifier.weight)[order]
     values = {"att": a, "cam": cam, "prob_last": model.margin(cam).sigmoid()}
@@ -86,7 +87,8 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
 def distilled(model, bags, groups):
     """Return the input of tier 2, and its number of vectors per bag."""
     h = model.instances(bags)
-    e, cam = model.attention(h).mean, F.linear(h, model.classifier.weight)
+    e = model.attention(h).mean
+    cam = F.linear(h, model.classifier.weight)
     a = groups.softmax(e)
     pooled = model.pool(h, a, groups, bags)
     return model.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
@@ -95,7 +97,8 @@ def distilled(model, bags, groups):
 def test_the_score_is_the_probability_with_attention_over_the_whole_bag():
     model = small(n_classes=2).eval()
     bags = pack([random_bag(9, seed=1, features=6), random_bag(1, seed=2, features=6)])
-    out, w = model(bags), model.classifier.weight
+    out = model(bags)
+    w = model.classifier.weight
     for rows in (slice(0, 9), slice(9, 10)):
         h = model.instances(bags)[rows]
         a = model.attention(h).mean.softmax(0)
@@ -106,7 +109,8 @@ def test_the_score_is_the_probability_with_attention_over_the_whole_bag():
 
 @pytest.mark.parametrize("distill", EVERY_WAY)
 def test_one_logit_is_two_with_nothing_for_the_first_class(distill):
-    one, two = small(distill=distill).eval(), small(distill=distill, n_classes=2).eval()
+    one = small(distill=distill).eval()
+    two = small(distill=distill, n_classes=2).eval()
     state = one.state_dict()
     for key in state:
         if "classifier" in key:
@@ -125,7 +129,8 @@ def test_more_classes_have_a_score_each_and_the_last_decides():
     bags = pack([random_bag(9, seed=1, features=6, y=2)])
     out = model(bags, noise=torch.arange(9, dtype=F64)[:, None])
     assert out.attention.mean.shape == out.extras["cam"].shape == (9, 3)
-    h, e = model.instances(bags), out.extras["attention"]
+    h = model.instances(bags)
+    e = out.extras["attention"]
     rows = []
     for g in torch.arange(9).split([3, 2, 2, 2]):
         p = (e[g].softmax(0)[:, None] * out.extras["cam"][g]).softmax(1)[:, -1]
@@ -171,23 +176,33 @@ def test_a_bag_does_not_see_its_batch_mates(distill, per_group):
     """The contract has the default alone."""
     model = small(distill=distill, instances_per_group=per_group).eval()
     bags = [random_bag(n, seed=n, features=6, y=n % 2) for n in (13, 1, 4, 30)]
-    out, alone = model(whole := pack(bags)), [model(pack([bag])) for bag in bags]
-    torch.testing.assert_close(out.logits, torch.cat([o.logits for o in alone]))
-    terms = [model.losses(o, pack([bag])) for o, bag in zip(alone, bags, strict=True)]
-    for key, value in model.losses(out, whole).items():
-        torch.testing.assert_close(value, torch.stack([t[key] for t in terms]).mean())
+    together = pack(bags)
+    out = model(together)
+    logits = []
+    terms = []
+    for bag in bags:
+        alone = pack([bag])
+        out_alone = model(alone)
+        logits.append(out_alone.logits)
+        terms.append(model.losses(out_alone, alone))
+    torch.testing.assert_close(out.logits, torch.cat(logits))
+    for key, value in model.losses(out, together).items():
+        torch.testing.assert_close(value, torch.stack([term[key] for term in terms]).mean())
 
 
 def test_partitions_are_drawn_afresh_in_training_and_kept_and_averaged_in_prediction():
-    model, bags = small(predict_samples=5), some_bags()
-    first, second = model(bags).logits, model(bags).logits
+    model = small(predict_samples=5)
+    bags = some_bags()
+    first = model(bags).logits
+    second = model(bags).logits
     assert first.shape == (2, 1, 1) and (first - second).abs().max() > 1e-9
     out = model.eval()(bags)
+    other_seed = small(predict_samples=5, seed=1).eval()(bags)
     assert out.logits.shape == (2, 5, 1) and out.std.max() > 0
-    assert (out.logits - small(predict_samples=5, seed=1).eval()(bags).logits).abs().max() > 1e-9
+    assert (out.logits - other_seed.logits).abs().max() > 1e-9
     noise = torch.rand(len(bags.x), 5, dtype=F64)
-    each = torch.stack([model(bags, noise=noise[:, s : s + 1]).probability for s in range(5)])
-    torch.testing.assert_close(model(bags, noise=noise).probability, each.mean(0))
+    samples = [model(bags, noise=column[:, None]).probability for column in noise.unbind(1)]
+    torch.testing.assert_close(model(bags, noise=noise).probability, torch.stack(samples).mean(0))
 
 
 @pytest.mark.parametrize("distill", EVERY_WAY)
@@ -196,27 +211,29 @@ def test_no_gradient_crosses_the_tiers_unless_they_are_joint(distill):
     for joint in (False, True):
         model = small(distill=distill, joint=joint)
         # tier 1 selects the instances; their vectors come from the first layer
-        crossed = {"embed"} | ({"attention"} if distill == "afs" else set())
-        reached = {"bag_attention", "bag_classifier"} | (crossed if joint else set())
+        tier_2 = {"bag_attention", "bag_classifier"}
+        if joint:
+            tier_2 |= {"embed", "attention"} if distill == "afs" else {"embed"}
         losses = model.losses(model(bags, generator=torch.Generator().manual_seed(0)), bags)
-        for term, parts in (("nll", reached), ("group_nll", {"embed", "attention", "classifier"})):
+        for term, parts in (("nll", tier_2), ("group_nll", {"embed", "attention", "classifier"})):
             model.zero_grad()
             losses[term].backward(retain_graph=True)
-            actual = {k.split(".")[0] for k, p in model.named_parameters() if p.grad is not None}
-            assert actual == parts
+            reached = {k.split(".")[0] for k, p in model.named_parameters() if p.grad is not None}
+            assert reached == parts
 
 
 def test_four_parts_are_clipped_each_by_itself():
     model = small(res_blocks=1, clip=2.0)
     groups = model.parameter_groups()
-    names = {id(p): k.split(".")[0] for k, p in model.named_parameters()}
-    assert [{names[id(p)] for p in g["params"]} for g in groups] == [
+    part_of = {id(p): name.split(".")[0] for name, p in model.named_parameters()}
+    parts = [{part_of[id(p)] for p in group["params"]} for group in groups]
+    assert parts == [
         {"embed", "residual"},
         {"attention"},
         {"classifier"},
         {"bag_attention", "bag_classifier"},
     ]
-    assert all(g["clip_norm"] == 2.0 for g in groups)
+    assert all(group["clip_norm"] == 2.0 for group in groups)
     assert sum(len(g["params"]) for g in groups) == len(names)
     plain = small(embed=None, clip=None).parameter_groups()
     assert len(plain) == 3 and not any("clip_norm" in g for g in plain)

@@ -39,7 +39,8 @@ def make(name, *, classes=1, seed=0, **arguments):
 
 
 def test_with_infinite_sharpness_it_is_the_largest_evidence():
-    model, bags = make("evidence-dirac").eval(), bags_of()
+    model = make("evidence-dirac").eval()
+    bags = bags_of()
     with torch.no_grad():
         model.pooling.log_beta.fill_(12.0)
         out = model(bags)
@@ -60,43 +61,44 @@ def test_the_probability_of_positive_evidence_is_that_of_the_normal_distribution
 @pytest.mark.parametrize("name", NAMES)
 def test_several_classes_are_several_fields(name):
     """The classes of one model are those of single-class models with the same values."""
-    model, bags = make(name, classes=3), bags_of()
-    shown = model.attention(model.instances(bags), bags)
-    assert shown.mean.shape == shown.variance.shape == (sum(SIZES), 3)
+    model = make(name, classes=3)
+    bags = bags_of()
+    q = model.attention(model.instances(bags), bags)
+    assert q.mean.shape == q.variance.shape == (sum(SIZES), 3)
+    state = model.state_dict()
+    by_class = ("attention.mean.", "attention.log_variance.", "pooling.")
     out = model(bags, generator=torch.Generator().manual_seed(0))
     kl = model.kl(out, bags)
     total = torch.zeros_like(kl)
     for c in range(3):
-        own = make(name)
-        own.load_state_dict(
-            model.state_dict()
-            | {
-                k: v[c : c + 1]
-                for k, v in model.state_dict().items()
-                if k.startswith(("attention.mean.", "attention.log_variance.", "pooling."))
-            }
-        )
-        single = own(bags, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(single.attention.mean, shown.mean[:, c])
-        torch.testing.assert_close(single.attention.variance, shown.variance[:, c])
+        class_model = make(name)
+        class_state = {k: v[c : c + 1] if k.startswith(by_class) else v for k, v in state.items()}
+        class_model.load_state_dict(class_state)
+        class_out = class_model(bags, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(class_out.attention.mean, q.mean[:, c])
+        torch.testing.assert_close(class_out.attention.variance, q.variance[:, c])
         if name == "evidence-dirac":
-            torch.testing.assert_close(single.logits[:, :, 0], out.logits[:, :, c])
-        total = total + own.kl(single, bags)
+            torch.testing.assert_close(class_out.logits[:, :, 0], out.logits[:, :, c])
+        total = total + class_model.kl(class_out, bags)
     torch.testing.assert_close(kl, total)
 
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_kappa_moves_to_its_estimate(classes):
-    model, bags = make("evidence-field", classes=classes, kappa=2.0), bags_of()
+    model = make("evidence-field", classes=classes, kappa=2.0)
+    bags = bags_of()
     prior = model.attention.prior
     assert prior is not None and float(prior.kappa) == pytest.approx(2.0)
     out = model(bags, generator=torch.Generator().manual_seed(0))
     total = model.batch_statistics(out, bags)
     with torch.no_grad():
         f = out.attention.rsample(500, generator=torch.Generator().manual_seed(1))
-        unit, tied = prior.prior(bags), (bags.degrees > 0).double()
-        each = [segment_sum(unit.energies(own, bags) * tied, SIZES) for own in f.unbind(1)]
-        energies = torch.stack(each) / unit.kappa / torch.tensor(SIZES)  # like the KL
+        bag_prior = prior.prior(bags)
+        tied = (bags.degrees > 0).double()
+        sums = []
+        for sample in f.unbind(1):
+            sums.append(segment_sum(bag_prior.energies(sample, bags) * tied, SIZES))
+        energies = torch.stack(sums) / bag_prior.kappa / torch.tensor(SIZES)  # like the KL
     shares = segment_sum(tied, SIZES) / torch.tensor(SIZES)
     assert shares.min() == 0 and shares.max() == 1  # one bag has one instance
     assert float(total[0]) == pytest.approx(float(shares.sum()) * classes)
@@ -114,8 +116,8 @@ def test_instances_without_neighbours_do_not_move_kappa(reduction, laplacian):
     alone = [random_bag(n, seed=n, features=6, y=n % 2, density=0.0) for n in (1, 30)]
     zeros = replace(tied[0], name="zero weights", weights=torch.zeros_like(tied[0].weights))
 
-    def statistics(given):
-        bags = pack(given)
+    def statistics(bag_list):
+        bags = pack(bag_list)
         return model.batch_statistics(model(bags), bags)
 
     torch.testing.assert_close(statistics([*tied, *alone, zeros]), statistics(tied))
@@ -137,8 +139,9 @@ def test_kappa_does_not_run_away_where_nothing_is_tied():
         )
         for bag in alone
     ]
-    for given in (alone, [*alone, *chained]):
-        model, bags = make("evidence-field", samples=1), pack(given)
+    for bag_list in (alone, [*alone, *chained]):
+        model = make("evidence-field", samples=1)
+        bags = pack(bag_list)
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
         for step in range(120):
             optimiser.zero_grad()

@@ -50,9 +50,9 @@ def test_one_logit_is_the_integral_over_the_posterior(deviation):
     mean = torch.linspace(-6, 6, 7, dtype=F64)
     q = Diagonal(mean, torch.full_like(mean, deviation**2))
     alpha, bias = torch.tensor([1.3], dtype=F64), torch.tensor([-0.4], dtype=F64)
-    found, grades = predicted_alone(q, Bernoulli(), alpha=alpha, bias=bias)
+    probability, grades = predicted_alone(q, Bernoulli(), alpha=alpha, bias=bias)
     assert grades is None
-    for m, actual in zip(mean.tolist(), found[:, 0].tolist(), strict=True):
+    for m, actual in zip(mean.tolist(), probability[:, 0].tolist(), strict=True):
         want = expit(1.3 * m - 0.4)
         if deviation:
             step = (0.4 / 1.3 - m) / deviation  # where the sigmoid is ½
@@ -74,11 +74,11 @@ def test_several_classes_are_a_softmax_over_independent_fields():
     alpha = torch.tensor([0.8, 1.0, 1.4], dtype=F64)
     bias = torch.tensor([0.3, 0.0, -0.5], dtype=F64)
     q = Diagonal(mean, variance)
-    found, _ = predicted_alone(q, Categorical(), alpha=alpha, bias=bias)
+    p, _ = predicted_alone(q, Categorical(), alpha=alpha, bias=bias)
     z = torch.randn(100_000, 6, 3, generator=g, dtype=F64)
     want = (alpha * (mean + z * variance.sqrt()) + bias).softmax(-1).mean(0)
-    torch.testing.assert_close(found.sum(1), torch.ones(6, dtype=F64))
-    torch.testing.assert_close(found, want, rtol=0, atol=0.006)
+    torch.testing.assert_close(p.sum(1), torch.ones(6, dtype=F64))
+    torch.testing.assert_close(p, want, rtol=0, atol=0.006)
 
 
 @pytest.mark.parametrize("classes", [1, 3])
@@ -89,11 +89,11 @@ def test_it_is_the_prediction_for_a_bag_of_the_instance_alone(name, classes):
     level = 0.7 if classes == 1 else (0.7, -0.2, 0.1)
     model = evidence_model(name, classes=classes, level=level, **arguments)
     bag = without_edges(random_bag(5, seed=3, features=6))
-    found = model(pack([bag])).explanation.probability
+    explained = model(pack([bag])).explanation.probability
     alone = model(pack([single(bag, row) for row in range(5)])).probability
     error = 1e-12 if name == "evidence-dirac" else 0.015
-    torch.testing.assert_close(found, alone, rtol=0, atol=error)
-    assert float(found.std()) > 0.02
+    torch.testing.assert_close(explained, alone, rtol=0, atol=error)
+    assert float(explained.std()) > 0.02
 
 
 @torch.no_grad()
@@ -106,9 +106,9 @@ def test_covariates_move_it_as_they_move_the_bag():
         without_edges(random_bag(4, seed=1, features=6)),
         covariates=torch.tensor([2.0, 0.5], dtype=F64),
     )
-    found = model(pack([bag])).explanation.probability
+    explained = model(pack([bag])).explanation.probability
     bags = [replace(single(bag, row), covariates=bag.covariates) for row in range(4)]
-    torch.testing.assert_close(found, model(pack(bags)).probability)
+    torch.testing.assert_close(explained, model(pack(bags)).probability)
 
 
 @torch.no_grad()

@@ -329,15 +329,17 @@ def test_what_is_no_option_is_refused(name, options):
 
 @pytest.mark.parametrize("name", ["dtfdmil", "patchgcn"])
 def test_a_bias_on_the_score_shifts_the_score_and_nothing_else(name):
-    plain, biased = (
-        made(name, **small(name), score_bias=bias).double().eval() for bias in (False, True)
-    )
+    plain = made(name, **small(name), score_bias=False).double().eval()
+    biased = made(name, **small(name), score_bias=True).double().eval()
     biased.load_state_dict(plain.state_dict(), strict=False)
     torch.nn.init.constant_(biased.attention.mean.bias, 3.0)
-    a, b = plain(bags := some_bags()), biased(bags)
+    bags = some_bags()
+    a = plain(bags)
+    b = biased(bags)
     torch.testing.assert_close(a.logits, b.logits)
-    raw_a, raw_b = (out.extras.get("attention", out.attention.mean) for out in (a, b))
-    torch.testing.assert_close(raw_a + 3, raw_b)
+    score_a = a.extras.get("attention", a.attention.mean)
+    score_b = b.extras.get("attention", b.attention.mean)
+    torch.testing.assert_close(score_a + 3, score_b)
 
 
 @pytest.mark.parametrize("plain", ["abmil", "tabmil"])
@@ -346,14 +348,16 @@ def test_without_its_kl_the_dirac_is_the_plain_method(plain):
     bags = some_bags()
     for reduction, sizes in (("mean", [12.0, 7.0]), ("sum", [1.0, 1.0])):
         options = {"kappa": 1.5, "ridge": 0.2, "kl_reduction": reduction}
-        a, b = made(plain).double(), made(f"{plain}-probsa-dirac", **options).double()
-        assert a.state_dict().keys() == b.state_dict().keys()
-        out_a, out_b = a(bags), b(bags)
-        assert torch.equal(out_a.logits, out_b.logits)
-        terms, more = a.losses(out_a, bags), b.losses(out_b, bags)
-        assert torch.equal(terms["nll"], more["nll"])
-        each = out_b.attention.kl(b.prior, bags) / torch.tensor(sizes, dtype=F64)
-        torch.testing.assert_close(more["kl"], each.mean(), rtol=1e-13, atol=0)
+        method = made(plain).double()
+        dirac = made(f"{plain}-probsa-dirac", **options).double()
+        assert method.state_dict().keys() == dirac.state_dict().keys()
+        out = method(bags)
+        out_dirac = dirac(bags)
+        assert torch.equal(out.logits, out_dirac.logits)
+        terms = dirac.losses(out_dirac, bags)
+        assert torch.equal(method.losses(out, bags)["nll"], terms["nll"])
+        kl = out_dirac.attention.kl(dirac.prior, bags) / torch.tensor(sizes, dtype=F64)
+        torch.testing.assert_close(terms["kl"], kl.mean(), rtol=1e-13, atol=0)
 
 
 def test_two_models_cannot_share_a_name():

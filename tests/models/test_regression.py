@@ -37,10 +37,11 @@ def independent(train_bags, validation, *, name, classes):
     rows = np.concatenate([b.x.double().numpy() for b in train_bags])
     scaler = StandardScaler().fit(rows)
     sizes = [len(b) for b in train_bags]
-    y, wanted = (np.array([b.y for b in some]) for some in (train_bags, validation))
+    y = np.array([bag.y for bag in train_bags])
+    y_validation = np.array([bag.y for bag in validation])
 
-    def means(some):
-        return np.stack([scaler.transform(b.x.double().numpy()).mean(0) for b in some])
+    def means(bags):
+        return np.stack([scaler.transform(bag.x.double().numpy()).mean(0) for bag in bags])
 
     fits = []
     for c in GRID:
@@ -50,7 +51,7 @@ def independent(train_bags, validation, *, name, classes):
         else:
             weight = np.repeat([1 / n for n in sizes], sizes)
             model.fit(scaler.transform(rows), np.repeat(y, sizes), sample_weight=weight)
-        loss = log_loss(wanted, model.predict_proba(means(validation)), labels=range(classes))
+        loss = log_loss(y_validation, model.predict_proba(means(validation)), labels=range(classes))
         fits.append((loss, c, model.decision_function(means(validation))))
     _, c, logits = min(fits, key=lambda fit: fit[0])
     return logits.reshape(len(validation), -1), c

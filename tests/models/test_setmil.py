@@ -183,17 +183,20 @@ def test_places_matter_and_nothing_else_of_coordinates():
 
 
 def test_instances_in_one_cell_are_averaged_and_share_its_score():
-    model, bag = filled(), scattered()
-    x, coords = bag.x.detach(), bag.coords
-    twice = replace(
+    model = filled()
+    bag = scattered()
+    x = bag.x.detach()
+    coords = bag.coords
+    with_two_more = replace(
         bag,
         x=torch.cat([x, x[:1] + 2.0, x[:1] - 2.0]),
         coords=torch.cat([coords, coords[:1], coords[:1] + 3]),
     )
-    a, b = model(pack([bag])), model(pack([twice]))
-    torch.testing.assert_close(b.logits, a.logits, rtol=1e-10, atol=1e-11)
-    want = torch.cat([a.attention.mean, a.attention.mean[:1].expand(2)])
-    torch.testing.assert_close(b.attention.mean, want, rtol=1e-10, atol=1e-11)
+    out = model(pack([bag]))
+    out_more = model(pack([with_two_more]))
+    torch.testing.assert_close(out_more.logits, out.logits, rtol=1e-10, atol=1e-11)
+    scores = torch.cat([out.attention.mean, out.attention.mean[:1].expand(2)])
+    torch.testing.assert_close(out_more.attention.mean, scores, rtol=1e-10, atol=1e-11)
 
 
 def test_pieces_far_apart_cost_what_they_hold():

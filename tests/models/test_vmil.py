@@ -90,20 +90,20 @@ def test_three_bags_at_once(golden):
 
 def plan(model, epochs: int) -> list[tuple[str, bool]]:
     """Return the step of each epoch, and whether it is in the warm-up."""
-    seen = []
+    steps = []
     for epoch in range(epochs):
         model.start_epoch(epoch, epochs)
-        seen.append((model.step, model.warming))
-    return seen
+        steps.append((model.step, model.warming))
+    return steps
 
 
 def test_the_schedule_of_the_original(golden):
-    stored = ["me"[k] for k in golden.expected("schedule").tolist()]
-    assert [schedule(e, 10) for e in range(1, 31)] == stored
-    assert "".join(stored).upper() == "MEEMMEEMMEEEEEMMMMMEEEEEMMMMME"
+    steps = ["me"[k] for k in golden.expected("schedule").tolist()]
+    assert [schedule(e, 10) for e in range(1, 31)] == steps
+    assert "".join(steps).upper() == "MEEMMEEMMEEEEEMMMMMEEEEEMMMMME"
     model = build("vmil", in_dim=4, embed=8, warmup=1 / 3)
-    warm = [stage == 1 for stage in golden.expected("schedule_stage").tolist()]
-    assert plan(model, 30) == list(zip(stored, warm, strict=True))
+    is_warmup = [stage == 1 for stage in golden.expected("schedule_stage").tolist()]
+    assert plan(model, 30) == list(zip(steps, is_warmup, strict=True))
     # 500 of the original's 1,999
     model = build("vmil", in_dim=4, preset="original")
     assert [warm for _, warm in plan(model, 1999)][499:501] == [True, False]
@@ -111,9 +111,9 @@ def test_the_schedule_of_the_original(golden):
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 8])
 def test_pseudo_labels_wait_for_the_first_e_epochs(epochs):
-    seen = plan(build("vmil", in_dim=4, embed=8, warmup=0.0), epochs)
-    assert seen[:3] == [("m", True), ("e", True), ("e", True)][:epochs]
-    assert not any(warm for _, warm in seen[3:])
+    steps = plan(build("vmil", in_dim=4, embed=8, warmup=0.0), epochs)
+    assert steps[:3] == [("m", True), ("e", True), ("e", True)][:epochs]
+    assert not any(is_warmup for _, is_warmup in steps[3:])
 
 
 def test_the_threshold_is_passed_strictly():
@@ -124,17 +124,20 @@ def test_the_threshold_is_passed_strictly():
     bags = pack([random_bag(3, features=6, y=1), random_bag(2, features=6, y=1)])
     out = model(bags)
     for gamma, marked in ((0.15, [0, 0, 1]), (0.1, [0, 1, 1])):
-        model.gamma, out.extras["q"] = gamma, q
-        each = torch.nn.functional.softplus(out.extras["p_logit"])
-        each = each - out.extras["p_logit"] * torch.tensor([*marked, 0, 0])
-        want = (each[:3].mean() + each[3:].mean()) / 2
-        torch.testing.assert_close(model.losses(out, bags)["m_step"], want)
+        model.gamma = gamma
+        out.extras["q"] = q
+        logit = out.extras["p_logit"]
+        target = torch.tensor([*marked, 0, 0])
+        cross_entropy = torch.nn.functional.softplus(logit) - target * logit
+        expected = (cross_entropy[:3].mean() + cross_entropy[3:].mean()) / 2
+        torch.testing.assert_close(model.losses(out, bags)["m_step"], expected)
 
 
 def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
-    model, bags = made("vmil").double(), some_bags()
+    model = made("vmil").double()
+    bags = some_bags()
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2, weight_decay=0.1)
-    seen = []
+    branches = []
     for step in ("m1", "e", "m2"):
         at(model, step)
         before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -143,10 +146,10 @@ def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
         sum(model.losses(model(bags), bags).values()).backward()
         optimiser.step()
         changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
-        seen.append({k[0] for k in changed})
+        branches.append({k[0] for k in changed})
         for k, p in model.named_parameters():
             assert float(optimiser.state[p].get("step", 0)) == counts[k] + (k in changed)
-    assert seen == [{"p"}, {"q"}, {"p"}]
+    assert branches == [{"p"}, {"q"}, {"p"}]
 
 
 @pytest.mark.parametrize("step", EPOCH_OF)
@@ -154,14 +157,16 @@ def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
 def test_a_bag_does_not_see_its_batch_mates_in_any_step(step, training):
     model = at(made("vmil", class_weights=(0.5, 2.0)).double().train(training), step)
     bags = [random_bag(n, seed=n, features=6, y=n % 2) for n in (13, 1, 4, 30)]
-    out = model(whole := pack(bags))
-    each = []
+    together = pack(bags)
+    out = model(together)
+    losses = []
     for bag, logits in zip(bags, out.logits, strict=True):
-        alone = model(single := pack([bag]))
-        torch.testing.assert_close(alone.logits[0], logits)
-        each += model.losses(alone, single).values()
-    (loss,) = model.losses(out, whole).values()
-    torch.testing.assert_close(loss, torch.stack(each).mean())
+        alone = pack([bag])
+        out_alone = model(alone)
+        torch.testing.assert_close(out_alone.logits[0], logits)
+        losses += model.losses(out_alone, alone).values()
+    (loss,) = model.losses(out, together).values()
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
 def test_a_branch_that_nobody_reads_is_not_computed():

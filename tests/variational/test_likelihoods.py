@@ -75,8 +75,11 @@ def close(actual, want, *, atol=6e-8):
 
 def cross_entropies(ell, y):
     bags, samples, _ = ell.shape
-    each = [[F.cross_entropy(ell[b, s], y[b]) for s in range(samples)] for b in range(bags)]
-    return torch.tensor(each, dtype=F64)
+    values = torch.zeros(bags, samples, dtype=F64)
+    for b in range(bags):
+        for s in range(samples):
+            values[b, s] = F.cross_entropy(ell[b, s], y[b])
+    return values
 
 
 def binary(ell, present):
@@ -124,11 +127,11 @@ def test_large_logits_cost_their_size_and_have_finite_gradients(likelihood, size
 
 @pytest.mark.parametrize(("classes", "squash"), [(1, torch.sigmoid), (3, lambda t: t.softmax(-1))])
 def test_a_probability_is_the_mean_of_probabilities(classes, squash):
-    ell, likelihood = logits(2, 50, classes, scale=5.0), likelihood_of(classes)
-    out = Output(logits=ell, attention=Dirac(torch.zeros(2)), likelihood=likelihood)
-    each = torch.stack([squash(ell[:, s]) for s in range(50)], 1)
-    close(out.probability, each.mean(1), atol=1e-13)
-    close(out.std, each.std(1, correction=0), atol=1e-13)
+    ell = logits(2, 50, classes, scale=5.0)
+    out = Output(logits=ell, attention=Dirac(torch.zeros(2)), likelihood=likelihood_of(classes))
+    p = torch.stack([squash(ell[:, s]) for s in range(50)], 1)
+    close(out.probability, p.mean(1), atol=1e-13)
+    close(out.std, p.std(1, correction=0), atol=1e-13)
     assert float((out.probability - squash(ell.mean(1))).abs().max()) > 0.05
 
 
@@ -142,15 +145,18 @@ def test_balanced_weights_are_n_over_c_n_c(y, classes, want):
 
 def test_grades_equal_statsmodels_and_the_reference_values():
     model = build_likelihood(GRADES).double()
-    eta, y = t64([-2, -0.5, 0.8, 2.5, 0.1])[:, None, None], torch.tensor([0, 1, 3, 5, 2])
+    eta = t64([-2, -0.5, 0.8, 2.5, 0.1])[:, None, None]
+    y = torch.tensor([0, 1, 3, 5, 2])
     close(model.nll(eta, y), [0.474077, 1.465084, 2.085246, 0.474077, 1.409178], atol=6e-7)
     grades = [0.701236, 1.758284, 2.950796, 4.255419, 2.298146]
     close(model.probability(eta)[:, 0, 0], grades, atol=6e-7)
-    eta, y = logits(30, seed=1), torch.arange(30) % 6
+    eta = logits(30, seed=1)
+    y = torch.arange(30) % 6
     reference = OrderedModel(y.numpy(), eta[:, None].numpy(), distr="logit")
-    want = -reference.loglike(np.concatenate([[1.0], THETA[:1], np.log(np.diff(THETA))]))
-    actual = model.nll(eta[:, None, None], y).sum()
-    assert float(actual.detach()) == pytest.approx(want, abs=1e-6)  # starts are stored in float32
+    parameters = np.concatenate([[1.0], THETA[:1], np.log(np.diff(THETA))])
+    nll = model.nll(eta[:, None, None], y).sum()
+    # starts are stored in float32
+    assert float(nll.detach()) == pytest.approx(-reference.loglike(parameters), abs=1e-6)
 
 
 def test_thresholds_stay_ordered_and_extreme_logits_finite():
@@ -172,12 +178,14 @@ def test_findings_count_bags_alike_and_leave_out_what_is_not_known():
     assert float(loss.mean().detach()) == pytest.approx(0.4482541, abs=5e-8)
     loss.sum().backward()
     assert torch.equal(ell.grad[:, 0] == 0, y.isnan())
-    ell, labels = logits(7, 3, 3), torch.tensor([0, 1, 2, 0, 3, 2, 1])
-    there = one_hot(ell, labels)[:, 0].double()
-    close(build_likelihood(FINDINGS).nll(ell, there), Independent().nll(ell, labels), atol=1e-12)
-    weighed = build_likelihood(replace(FINDINGS, positive_weights=(2.0, 0.5, 4.0))).double()
-    want = binary(ell, one_hot(ell, labels)) * (1 + there * t64([1, -0.5, 3]))[:, None]
-    close(weighed.nll(ell, there), want.mean((1, 2)), atol=1e-12)
+    ell = logits(7, 3, 3)
+    labels = torch.tensor([0, 1, 2, 0, 3, 2, 1])
+    present = one_hot(ell, labels)[:, 0].double()
+    close(build_likelihood(FINDINGS).nll(ell, present), Independent().nll(ell, labels), atol=1e-12)
+    weighted = build_likelihood(replace(FINDINGS, positive_weights=(2.0, 0.5, 4.0))).double()
+    weights = 1 + present * t64([1, -0.5, 3])
+    expected = binary(ell, one_hot(ell, labels)) * weights[:, None]
+    close(weighted.nll(ell, present), expected.mean((1, 2)), atol=1e-12)
 
 
 def test_gaussians_equal_torch_and_scoringrules_and_mixtures_the_reference_values():
@@ -198,14 +206,18 @@ def test_gaussians_equal_torch_and_scoringrules_and_mixtures_the_reference_value
 
 
 def test_the_unit_of_a_number_changes_what_it_should():
-    y, ell, a, c = VALUES, logits(4, 5, 1), -3.0, 40.0
+    y = VALUES
+    ell = logits(4, 5, 1)
+    a = -3.0
+    c = 40.0
     one = build_likelihood(replace(NUMBER, shift=0.2, scale=1.5)).double()
     other = build_likelihood(replace(NUMBER, shift=a * 0.2 + c, scale=abs(a) * 1.5)).double()
     mirrored = -ell  # a < 0 turns the standardised axis round
     torch.testing.assert_close(other.nll(mirrored, a * y + c), one.nll(ell, y))
-    scores, wanted = other.score(mirrored, a * y + c), one.score(ell, y)
-    torch.testing.assert_close(scores["crps"], abs(a) * wanted["crps"])
-    torch.testing.assert_close(scores["nll"], wanted["nll"] + math.log(abs(a)))
+    scores = one.score(ell, y)
+    other_scores = other.score(mirrored, a * y + c)
+    torch.testing.assert_close(other_scores["crps"], abs(a) * scores["crps"])
+    torch.testing.assert_close(other_scores["nll"], scores["nll"] + math.log(abs(a)))
 
 
 def test_a_log_target_has_the_density_and_moments_of_simulated_values():
@@ -226,12 +238,13 @@ def test_a_log_target_has_the_density_and_moments_of_simulated_values():
 def test_hazards_have_the_reference_values():
     stop = t64([[-1, 0.2, 0.5], [-2, -1, 0], [-1.5, -0.5, 0.3], [0.1, -0.4, 0.8]])[:, None]
     y = t64([[1, 1], [4, 0], [6.5, 1], [3, 1]])  # event beyond the last cut; censored at a cut
-    actual = build_likelihood(HAZARDS).nll(stop, y)
-    close(actual, [1.313262, 0.440190, 1.229846, 1.657412], atol=6e-7)
+    nll = build_likelihood(HAZARDS).nll(stop, y)
+    close(nll, [1.313262, 0.440190, 1.229846, 1.657412], atol=6e-7)
 
 
 def test_a_bag_censored_at_once_teaches_nothing_and_survival_falls():
-    model, ell = build_likelihood(HAZARDS), logits(5, 2, 3).requires_grad_()
+    model = build_likelihood(HAZARDS)
+    ell = logits(5, 2, 3).requires_grad_()
     loss = model.nll(ell, t64([[1.5, 0], [2, 0], [3, 0], [7, 0], [9, 1]]))
     loss.sum().backward()
     assert loss[0] == 0 and bool((ell.grad[0] == 0).all())
@@ -243,10 +256,11 @@ def test_a_bag_censored_at_once_teaches_nothing_and_survival_falls():
 
 @pytest.mark.parametrize("horizon", [None, 5.0])
 def test_the_risk_is_what_numerical_integration_gives(horizon):
-    ell, tau = logits(3, 4, 3), horizon or 6.0
+    ell = logits(3, 4, 3)
+    tau = horizon or 6.0
     x = torch.linspace(0, tau, 20_001, dtype=F64)
     log_s = F.pad(F.logsigmoid(-ell).cumsum(-1), (1, 0))
-    curves = [[np.interp(x, [0, 2, 4, 6], s) for s in bag] for bag in log_s]
+    curves = np.apply_along_axis(lambda s: np.interp(x, [0, 2, 4, 6], s), -1, log_s.numpy())
     area = np.trapezoid(np.exp(curves), x, axis=-1).mean(1)
     values = build_likelihood(replace(HAZARDS, horizon=horizon)).predict(ell).values
     close(values[:, 0], tau - area, atol=1e-7)
@@ -255,20 +269,22 @@ def test_the_risk_is_what_numerical_integration_gives(horizon):
 @pytest.mark.parametrize("name", SPECS)
 def test_what_all_likelihoods_promise(name):
     spec = SPECS[name]
-    likelihood, y = build_likelihood(spec).double(), TARGETS[spec.task]
+    likelihood = build_likelihood(spec).double()
+    y = TARGETS[spec.task]
     ell = logits(6, 5, logits_of(spec)).requires_grad_()
     losses = likelihood.nll(ell, y)
     assert torch.autograd.gradcheck(lambda e: likelihood.nll(e, y), (ell,))
     losses.sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in likelihood.parameters())
-    ell, losses = ell.detach(), losses.detach()
-    alone = [likelihood.predict(one).values for one in ell.split(1, 1)]
+    ell = ell.detach()
+    losses = losses.detach()
+    samples = torch.stack([likelihood.predict(sample).values for sample in ell.split(1, 1)])
     predicted = likelihood.predict(ell)
     names = likelihood.outputs([f"c{k}" for k in range(spec.n_classes)])
     assert predicted.values.shape == predicted.spread.shape == (6, len(names))
     means = 1 if spec.task == "regression" else len(names)  # quantiles are those of a mixture
-    close(predicted.values[:, :means], torch.stack(alone).mean(0)[:, :means], atol=1e-12)
-    close(predicted.spread, torch.stack(alone).std(0, correction=0), atol=1e-9)
+    close(predicted.values[:, :means], samples.mean(0)[:, :means], atol=1e-12)
+    close(predicted.spread, samples.std(0, correction=0), atol=1e-9)
     for b in range(6):
         torch.testing.assert_close(likelihood.nll(ell[b : b + 1], y[b : b + 1])[0], losses[b])
     change = math.log(spec.scale)  # scores are in the user's unit
