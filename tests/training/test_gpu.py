@@ -70,9 +70,11 @@ def test_segments(reduce):
     ("name", "arguments"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v)
 )
 def test_models_and_gradients(name, arguments):
-    places = [torch.arange(n, dtype=torch.float32)[:, None] for n in SIZES]
-    found = [random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2) for n in SIZES]
-    bags = pack([replace(bag, coords=at) for bag, at in zip(found, places, strict=True)])
+    bag_list = []
+    for n in SIZES:
+        bag = random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2)
+        bag_list.append(replace(bag, coords=torch.arange(n, dtype=torch.float32)[:, None]))
+    bags = pack(bag_list)
     noise = torch.randn(sum(SIZES), 16)
     torch.manual_seed(0)
     cpu_model = models.build(name, in_dim=6, embed=16, **arguments)
@@ -143,8 +145,9 @@ def predictions_of_both(folder, model, **arguments):
     run = train(config, folder / "run")
     stored = open_bags(folder / "data" / "features")
     bags = [stored.bag(name) for name in stored.names]
-    found = [load(run.path, device=device).predict(bags) for device in ("cpu", "cuda")]
-    return list(zip(*found, strict=True))
+    on_cpu = load(run.path, device="cpu").predict(bags)
+    on_gpu = load(run.path, device="cuda").predict(bags)
+    return list(zip(on_cpu, on_gpu, strict=True))
 
 
 def assert_equal_predictions(pairs):

@@ -48,9 +48,10 @@ def weights(folder, which="last"):
     return load_checkpoint(getattr(folder, which)).part("model")
 
 
-def same(a, b):
-    a, b = weights(a), weights(b)
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+def same(run, other):
+    a = weights(run)
+    b = weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 def relabel(config, rows, header="bag,label,split"):
@@ -155,18 +156,25 @@ def test_a_step_has_noise_of_its_own_and_validation_no_gradients(config, tmp_pat
     from probsa.models.attention_mil import ProbSA
     from probsa.training import loop
 
-    keys, seen, real, forward = [], [], loop.random_stream, ProbSA.forward
+    random_stream = loop.random_stream
+    forward = ProbSA.forward
+    keys = []
+    modes = []
 
-    def spied(self, bags, **given):
-        seen.append((self.training, torch.is_grad_enabled()))
-        return forward(self, bags, **given)
+    def recorded_stream(*names, **options):
+        keys.append(names)
+        return random_stream(*names, **options)
 
-    monkeypatch.setattr(loop, "random_stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1])
-    monkeypatch.setattr(ProbSA, "forward", spied)
+    def recorded_forward(self, bags, **options):
+        modes.append((self.training, torch.is_grad_enabled()))
+        return forward(self, bags, **options)
+
+    monkeypatch.setattr(loop, "random_stream", recorded_stream)
+    monkeypatch.setattr(ProbSA, "forward", recorded_forward)
     train(config, tmp_path / "a")
     assert keys == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
     # 4 bags each, two at a time; at the end, training bags one by one, as validation bags are alike
-    assert seen == ([(True, True)] * 2 + [(False, False)] * 2) * 3 + [(False, False)] * 4
+    assert modes == ([(True, True)] * 2 + [(False, False)] * 2) * 3 + [(False, False)] * 4
 
 
 def test_a_model_that_learned_nothing_is_reported(config, tmp_path, monkeypatch):
@@ -187,7 +195,8 @@ def test_each_epoch_has_an_order_of_its_own(config, tmp_path):
     names = tuple("abcdefgh")
     orders = {tuple(plan_epoch(names, seed=0, epoch=e, batch_size=3)) for e in range(20)}
     assert len(orders) == 20
-    assert all(sorted(n for b in order for n in b) == list(names) for order in orders)
+    for order in orders:
+        assert sorted(name for batch in order for name in batch) == list(names)
     assert len({tuple(plan) for plan in loop_of(config, tmp_path).plans}) == 3
     limits = {"batch_size": 3, "max_instances": 5, "size": lambda n: ord(n) - 96}
     limited = plan_epoch(names, seed=0, epoch=0, order=names, **limits)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -47,25 +48,23 @@ def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_l
     folder, tmp_path
 ):
     loop = loop_of(config_of(folder, sampling="balanced"), tmp_path)
-    plans = [[name for batch in plan for name in batch] for plan in loop.plans]
-    for order in plans:
-        counts = Counter(loop.prepared.targets[name] for name in order)
-        assert len(order) == len(loop.prepared.split.train) and abs(counts[0] - counts[1]) <= 1
-    assert plans[0] != plans[1]
-    assert plans == [
-        [name for batch in plan for name in batch]
-        for plan in loop_of(config_of(folder, sampling="balanced"), tmp_path).plans
-    ]
-    shuffled = [name for batch in loop_of(config_of(folder), tmp_path).plans[0] for name in batch]
-    assert sorted(shuffled) == sorted(loop.prepared.split.train)
+    train_bags = loop.prepared.split.train
+    for plan in loop.plans:
+        names = list(chain.from_iterable(plan))
+        counts = Counter(loop.prepared.targets[name] for name in names)
+        assert len(names) == len(train_bags) and abs(counts[0] - counts[1]) <= 1
+    assert loop.plans[0] != loop.plans[1]
+    assert loop.plans == loop_of(config_of(folder, sampling="balanced"), tmp_path).plans
+    shuffled = loop_of(config_of(folder), tmp_path).plans[0]
+    assert sorted(chain.from_iterable(shuffled)) == sorted(train_bags)
 
 
 def test_the_times_of_training_are_stored_with_every_digit(folder, tmp_path):
     loop = loop_of(times_of(folder), tmp_path)
-    events, train_bags = loop.prepared.targets, loop.prepared.split.train
     loop.prepared.write(loop.folder)
     stored = json.loads(loop.folder.targets_file.read_text())["train"]
-    assert stored == [list(events[name]) for name in train_bags]
+    targets = [list(loop.prepared.targets[name]) for name in loop.prepared.split.train]
+    assert stored == targets
 
 
 def reported(config, out):
