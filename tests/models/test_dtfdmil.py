@@ -234,6 +234,6 @@ def test_four_parts_are_clipped_each_by_itself():
         {"bag_attention", "bag_classifier"},
     ]
     assert all(group["clip_norm"] == 2.0 for group in groups)
-    assert sum(len(g["params"]) for g in groups) == len(names)
+    assert sum(len(group["params"]) for group in groups) == len(part_of)
     plain = small(embed=None, clip=None).parameter_groups()
     assert len(plain) == 3 and not any("clip_norm" in g for g in plain)
