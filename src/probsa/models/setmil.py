@@ -348,12 +348,11 @@ class SETMIL(Model):
     def sequence(self, z: Float[Tensor, "t e"], maps: Sequence[TokenMap]) -> Float[Tensor, "s d"]:
         """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
         z = self.widen(z)
-        class_token = self.class_token[0].to(z.dtype)
         tokens: list[Tensor] = []
         positions: list[Tensor] = []
         bag_tokens = z.split([len(bag_map.tokens) for bag_map in maps])
         for bag_map, part in zip(maps, bag_tokens, strict=True):
-            tokens += [class_token, part]
+            tokens += [self.class_token[0].to(z.dtype), part]
             # cells are counted from 1 along the rows of the map, and 0 is the class token
             cells = bag_map.tokens
             number = 1 + cells.row * cells.width + cells.col
