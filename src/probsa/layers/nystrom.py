@@ -159,7 +159,7 @@ class NystromLayer(nn.Module):
         for bag, n in zip(bags, sizes, strict=True):
             with torch.autocast(bag.q.device.type, enabled=False):
                 attended = bag.result()
-                if self.convolution is not None:
+                if self.convolution:
                     attended = attended + self.convolution(bag.v[None])[0]
             # without the padding, which is in front
             updates.append(attended[:, -n:].transpose(0, 1).flatten(1))

@@ -631,7 +631,7 @@ def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
         for key in trained[0]:
             if key == "epoch":
                 continue
-            values = [row[key] for row in trained if row[key] is not None]
+            values = [value for row in trained if (value := row[key]) is not None]
             if not values:
                 mean_row[key] = None
             elif key == "seconds":
@@ -707,8 +707,8 @@ def _batches_seconds(loop: TrainingLoop, batches: Sequence[Batch], *, is_trainin
         return min(_batch_seconds(loop, names, is_training=is_training) for _ in range(TIMINGS))
 
     sizes = np.array([sum(map(loop.prepared.bags.size, names)) for names in batches])
-    smallest = sizes.argmin()
-    largest = sizes.argmax()
+    smallest = int(sizes.argmin())
+    largest = int(sizes.argmax())
     _batch_seconds(loop, batches[smallest], is_training=is_training)  # warms up
     low = shortest(batches[smallest])
     high = max(low, shortest(batches[largest]))
