@@ -95,9 +95,8 @@ def test_survival(tmp_path):
     t = table(tmp_path, text, task="survival", target=("os", "dead"), labels_required=False)
     assert t.values == ((2.0, 1.0), (3.5, 0.0), (1.0, 1.0), None)
     assert (t.labels, t.classes, t.target) == ((1, 0, 1, None), (), ("os", "dead"))
-    said = t.describe()
-    assert "survival, from the columns 'os', 'dead'" in said
-    assert "2 events and 1 censored, times from 1 to 3.5; 4 bags, 25% of them without" in said
+    facts = ("survival", "'os', 'dead'", "2 events", "1 censored", "1 to 3.5", "4 bags", "25%")
+    assert [fact for fact in facts if fact not in t.describe()] == []
     plain = table(tmp_path, "bag,time,event\na,2,1\nb,3,0.0\n", task="survival")
     assert (plain.values, plain.notes) == (((2.0, 1.0), (3.0, 0.0)), ())
 
@@ -133,11 +132,9 @@ def test_the_name_of_a_column_says_which_way_its_codes_run(tmp_path, column, cod
     yes_is_event = int(column in EVENT_NAMES)
     assert t.labels == (yes_is_event, 1 - yes_is_event, yes_is_event, yes_is_event)
     assert {yes: float(yes_is_event), no: 1.0 - yes_is_event} == t.codes
-    event, censored = (yes, no) if yes_is_event else (no, yes)
-    said = f"n the column {column!r}, {event} is an event and {censored} is censored"
-    counts = "3 events and 1 censored" if yes_is_event else "1 event and 3 censored"
-    assert said in t.describe() and counts in t.describe()
-    assert [counts in note and said in note for note in t.notes] == [True] * (1 - yes_is_event)
+    # that 1 stands for a censored bag is noted
+    assert len(t.notes) == 1 - yes_is_event and all(repr(column) in note for note in t.notes)
+    assert repr(column) in t.describe()
 
 
 @pytest.mark.parametrize("column", UNCLEAR_NAMES)
@@ -216,39 +213,23 @@ def test_columns_of_survival_are_suggested_by_their_meaning(tmp_path, header, ad
     assert header.split(",")[0] not in str(error.value).partition("it has")[2].partition(". ")[2]
 
 
-def test_half_a_target_is_a_missing_label_and_said(tmp_path):
+def test_half_a_target_is_a_missing_label_and_noted(tmp_path):
     text = "bag,time,event\na,1,1\nb,,1\nc,3,NA\nd,4,0\n"
     t = table(tmp_path, text, task="survival", labels_required=False)
     assert t.values == ((1.0, 1.0), None, None, (4.0, 0.0))
-    assert any("either no time or no event in lines 3 and 4" in note for note in t.notes)
-    refused(
-        TableError,
-        r"line 3, bag 'b': the time \('time'\) is empty",
-        table,
-        tmp_path,
-        text,
-        task="survival",
-    )
+    assert any("lines 3 and 4" in note for note in t.notes)
+    refused(TableError, "line 3, bag 'b': .*'time'", table, tmp_path, text, task="survival")
     text = text.replace("b,,1", "b,2,1")
-    refused(
-        TableError,
-        "line 4, bag 'c': .*'NA', which stands for a missing",
-        table,
-        tmp_path,
-        text,
-        task="survival",
-    )
+    refused(TableError, "line 4, bag 'c': .*'NA'", table, tmp_path, text, task="survival")
 
 
 def test_ordinal_grades(tmp_path):
     t = table(tmp_path, "bag,label\na,1\nb,0\nc,2\n", task="ordinal")
     assert (t.task, t.labels, t.classes) == ("ordinal", (1, 0, 2), ("0", "1", "2"))
-    assert "the grades in order 0 (1), 1 (1), 2 (1)" in t.describe()
+    assert "0 (1), 1 (1), 2 (1)" in t.describe()
     t = table(tmp_path, "bag,label\na,0\nb,1\nc,3\n", task="ordinal", classes=["0", "1", "2", "3"])
     assert t.labels == (0, 1, 3)
-    assert t.notes == (
-        f"no bag of {t.path} has grade 2, so the threshold of that grade is not identified",
-    )
+    assert len(t.notes) == 1 and "grade 2" in t.notes[0]
     t = table(tmp_path, "bag,label\na,low\nb,high\n", task="ordinal", classes=["low", "high"])
     assert t.labels == (0, 1)
     # grade groups 1 to 3: a number is a name, so 0 is not the first of them
@@ -262,12 +243,11 @@ def test_findings(tmp_path):
     assert (t.classes, t.target, t.labels) == (("nodule", "oedema"),) * 2 + ((0, 0, None),)
     assert t.values[0] == (0.0, 1.0) and t.values[2] is None
     assert t.values[1][0] == 1.0 and math.isnan(t.values[1][1])
-    assert "1 bag of" in t.notes[0] and "no finding that is known (c)" in t.notes[0]
-    assert "nodule (1 positive), oedema (1 positive), 25% of their cells not known" in t.describe()
-    assert table(tmp_path, text, task="multilabel", classes=["oedema", "nodule"]).target == (
-        "oedema",
-        "nodule",
-    )
+    assert "1 bag" in t.notes[0] and "(c)" in t.notes[0]
+    facts = ("nodule (1 positive)", "oedema (1 positive)", "25%")
+    assert [fact for fact in facts if fact not in t.describe()] == []
+    swapped = table(tmp_path, text, task="multilabel", classes=["oedema", "nodule"])
+    assert swapped.target == ("oedema", "nodule")
 
 
 def test_measurements_are_stratified_by_quintile(tmp_path):
@@ -278,7 +258,7 @@ def test_measurements_are_stratified_by_quintile(tmp_path):
     assert t.values[:50] == tuple((float(v),) for v in y) and t.values[50] is None
     ranks = y.argsort().argsort()
     assert t.labels == (*(ranks // 10).tolist(), None)
-    assert "values from" in t.describe() and t.classes == ()
+    assert t.classes == ()
 
 
 CLASSES, TIMES = "bag,label\n", "bag,time,event\na,1,1\nb,"
@@ -337,7 +317,7 @@ def test_splits_of_measurements_balance_quintiles():
     split = make_split(t)
     of = dict(zip(t.bags, t.labels, strict=True))
     assert np.bincount([of[b] for b in split.val]).tolist() == [2] * 5
-    assert "stratified by quintiles of 'label'" in split.origin
+    assert "quintiles of 'label'" in split.origin
     rotated = protocol_splits(replace(t, splits=("train",) * 40 + ("test",) * 10), splits=4)
     assert sorted(b for s in rotated for b in s.val) == list(t.bags[:40])
     few = made("regression", [(float(v),) for v in range(8)], [0, 0, 1, 2, 2, 3, 4, 4])
