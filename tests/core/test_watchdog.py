@@ -101,8 +101,20 @@ def _is_gone(process):
         return True
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
-@pytest.mark.parametrize("library", ["ctypes.PyDLL", "ctypes.CDLL"])
+TERMINATED = [signal.SIGTERM]
+INTERRUPTED = [signal.SIGINT, signal.SIGINT]
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("library", "signals"),
+    [
+        ("ctypes.PyDLL", TERMINATED),
+        ("ctypes.CDLL", INTERRUPTED),
+        pytest.param("ctypes.PyDLL", INTERRUPTED, marks=NIGHTLY),
+        pytest.param("ctypes.CDLL", TERMINATED, marks=NIGHTLY),
+    ],
+)
 def test_a_call_that_never_returns_ends(tmp_path, library, signals):
     """PyDLL keeps Python's lock during the call, as HDF5's wrapper does; CDLL releases it."""
     process, folder = start(tmp_path, MAIN.format(library=library))
@@ -110,9 +122,23 @@ def test_a_call_that_never_returns_ends(tmp_path, library, signals):
     ended(process, folder, others, *signals)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+CALL = "time.sleep(1)\n        {library}('libc.so.6').sleep(600)"
+JOIN = "process.join()"
+
+
 @pytest.mark.parametrize(
-    "wait", ["time.sleep(1)\n        {library}('libc.so.6').sleep(600)", "process.join()", BUSY]
+    ("method", "wait"),
+    [
+        ("fork", CALL),
+        ("spawn", JOIN),
+        ("forkserver", BUSY),
+        pytest.param("fork", JOIN, marks=NIGHTLY),
+        pytest.param("fork", BUSY, marks=NIGHTLY),
+        pytest.param("spawn", CALL, marks=NIGHTLY),
+        pytest.param("spawn", BUSY, marks=NIGHTLY),
+        pytest.param("forkserver", CALL, marks=NIGHTLY),
+        pytest.param("forkserver", JOIN, marks=NIGHTLY),
+    ],
 )
 def test_a_worker_whose_call_never_returns_ends_with_the_process(tmp_path, method, wait):
     library = "ctypes.PyDLL"
@@ -151,8 +177,15 @@ def test_one_interrupt_leaves_time_for_a_cleanup_of_its_own(tmp_path):
     assert process.communicate(timeout=60)[0] == "cleaned up\n"
 
 
-@pytest.mark.parametrize("library", ["ctypes.PyDLL", "ctypes.CDLL"])
-@pytest.mark.parametrize("command", ["models", "info x"])
+@pytest.mark.parametrize(
+    ("command", "library"),
+    [
+        ("models", "ctypes.CDLL"),
+        ("info x", "ctypes.PyDLL"),
+        pytest.param("models", "ctypes.PyDLL", marks=NIGHTLY),
+        pytest.param("info x", "ctypes.CDLL", marks=NIGHTLY),
+    ],
+)
 def test_a_command_whose_library_never_returns_ends(tmp_path, command, library):
     """The command line has a watchdog: a library that hangs is put in place of a reader."""
     module, function = (

@@ -85,7 +85,7 @@ def test_the_wheel_has_the_package_and_its_recipes_and_nothing_else(wheel):
 
 
 def test_the_wheel_works_without_the_source_tree(wheel, tmp_path):
-    """From a folder with only the wheel's files: slides, a run with maps, and a recipe by name.
+    """From a folder with only the wheel's files: slides, a run, a map, and a recipe by name.
 
     `.ci/wheel` runs the whole demo in an empty environment.
     """
@@ -99,12 +99,15 @@ import probsa
 from probsa.cli.demo import run_config
 from probsa.cli.entry import main
 from probsa.datasets import write_digit_slides
+from probsa.evaluation import read_predictions
 write_digit_slides(Path("data"), bags=12, seed=0)
 config = run_config(Path("data"), "abmil-probsa-diag", epochs=1)
-probsa.train_and_report(config, Path("run"))
+probsa.train_and_report(config, Path("run"), maps="none")
+bag = read_predictions("run").bags[0]
+assert main(["map", "run", "--bag", bag, "--out", "maps"]) == 0
 recipe = ["--config", "paper", "--features", "f", "--labels", "l", "--print-config"]
 assert main(["train", *recipe]) == 0
-maps = [str(m) for m in Path("run").rglob("*.png")]
+maps = [str(m) for m in Path("maps").rglob("*.png")]
 print(json.dumps({"file": probsa.__file__, "maps": maps}))
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
