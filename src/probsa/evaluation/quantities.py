@@ -94,7 +94,7 @@ def _wrong_calls(p: Prediction) -> np.ndarray | None:
     return np.where(np.isnan(labels), np.nan, (instance_scores(p) > 0) != (labels > 0))
 
 
-INSTANCE_QUANTITIES: dict[QuantityKey, Callable[[Prediction], np.ndarray | None]] = {
+INSTANCE_QUANTITIES: dict[str, Callable[[Prediction], np.ndarray | None]] = {
     "mean": lambda p: p.attention_mean,
     "variance": _variance,
     "within": lambda p: p.variance_within,
@@ -111,4 +111,4 @@ INSTANCE_QUANTITIES: dict[QuantityKey, Callable[[Prediction], np.ndarray | None]
     "labels": _labels,
     "calls": _wrong_calls,
 }
-"""Values of a prediction by the key of the quantity, (n,) or (n, classes); None if it has none."""
+"""Values of a prediction by `QuantityKey`, (n,) or (n, classes); None if it has none."""

@@ -136,20 +136,19 @@ def _draw(ax: Axes, panel: Panel) -> None:
 
 def _line(ax: Axes, line: Line, *, colour: str, marker: str) -> None:
     """Draw a line, or points, with their intervals."""
-    low = high = None
+    limits = None
     if line.low is not None and line.high is not None:
         # a limit of None, where there is no interval, becomes nan, which is not drawn
-        low = np.array(line.low, np.float64)
-        high = np.array(line.high, np.float64)
+        limits = (np.array(line.low, np.float64), np.array(line.high, np.float64))
     if line.style == "points":
-        if low is not None and line.name == "band":
-            ax.vlines(line.x, low, high, color="#d0d0d0", lw=5, zorder=0)
-        elif low is not None:
-            ax.vlines(line.x, low, high, color=MAIN, lw=1)
+        if limits is not None and line.name == "band":
+            ax.vlines(line.x, *limits, color="#d0d0d0", lw=5, zorder=0)
+        elif limits is not None:
+            ax.vlines(line.x, *limits, color=MAIN, lw=1)
         ax.plot(line.x, line.y, color=MAIN, marker="o", ms=3.5, lw=0.8)
         return
-    if low is not None:
-        ax.fill_between(line.x, low, high, color=colour, alpha=0.12, lw=0)
+    if limits is not None:
+        ax.fill_between(line.x, *limits, color=colour, alpha=0.12, lw=0)
     ax.plot(
         line.x,
         line.y,
