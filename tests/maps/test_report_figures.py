@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from probsa.evaluation import INSTANCE_DETECTORS, Line, Panel
-from probsa.evaluation.words import BAG_DETECTORS, NULL_DETECTORS
+from probsa.evaluation import Line, Panel
+from probsa.evaluation.words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS
 from probsa.maps.report_figures import draw_panels, line_looks
 
 X = np.linspace(0, 100, 20).tolist()
