@@ -1,6 +1,8 @@
 """What a user does with a run in Python, where every path may be a text."""
 
+import contextlib
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,15 +37,23 @@ from probsa.view import ViewData, export_page
 SMALL = {"epochs": 2, "members": 2, "device": "cpu", "threads": 1, "tensorboard": False}
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a run and its bags, which is the current one."""
-    write_folder(tmp_path, kind="slide")
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run and its bags, where they were trained on by relative paths."""
+    path = tmp_path_factory.mktemp("trained")
+    write_folder(path, kind="slide")
     data = {"features": "features", "labels": "labels.csv", "test_fold": 0}
-    config = read_run(None, data | SMALL)
-    assert train_and_report(config, "run", maps="none")
-    return tmp_path
+    with contextlib.chdir(path):
+        assert train_and_report(read_run(None, data | SMALL), "run", maps="none")
+    return path
+
+
+@pytest.fixture
+def folder(trained, tmp_path, monkeypatch):
+    """A copy of that folder, which is the current one."""
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    return copy
 
 
 def test_paths_may_be_texts(folder):
