@@ -135,6 +135,25 @@ def test_a_slide_that_cannot_be_read_is_named_and_the_others_are_predicted(home,
     assert (tmp_path / "out/maps/s0.png").is_file()
 
 
+def test_what_could_not_be_drawn_is_named_until_it_is_drawn(home, tmp_path, capsys):
+    new = slides(tmp_path / "new", 2, seed=80)
+    again = ("run", new, "--model", home / "run", "--out", tmp_path / "out", *ALONE, "--json")
+    command(*again)
+    picture = tmp_path / "out/maps/s1.png"
+    over_the_slide = picture.read_bytes()
+    (new / "s1.tiff").rename(tmp_path / "away.tiff")
+    picture.unlink()
+    for _ in range(2):  # the second call finds a map, which was drawn without the slide
+        capsys.readouterr()
+        command(*again, status=1)
+        answer = json.loads(capsys.readouterr().out)
+        assert "s1" in {failure["bag"] for failure in answer["failed"]}
+        assert picture.read_bytes() != over_the_slide
+    (tmp_path / "away.tiff").rename(new / "s1.tiff")
+    command(*again)
+    assert picture.read_bytes() == over_the_slide
+
+
 def test_wrong_inputs_are_refused_before_anything_is_written(home, tmp_path, capsys):
     out = tmp_path / "out"
     for words, named in (

@@ -4,6 +4,7 @@ work          in the output folder: what `probsa patch` and `probsa extract` wri
 predictions   what `probsa predict` writes          maps   what `probsa map` writes
 page          what `probsa view --export` writes: index.html opens without a server
 run.json      what the predictions were made from: the same ones are not made again
+not_drawn.json  what could not be drawn, which the next call tries again
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,15 @@ from ..cohorts import (
     extract_cohort,
     patch_cohort,
 )
-from ..core import TextTable, as_paths, files_matching, open_output, read_json, write_json
+from ..core import (
+    TextTable,
+    as_paths,
+    files_matching,
+    open_output,
+    read_json,
+    read_record,
+    write_json,
+)
 from ..errors import InputError
 from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
@@ -33,7 +42,8 @@ from .writing import Failures
 
 Step = Literal["patching", "extracting", "predicting", "drawing", "writing the page"]
 Watch = Callable[[Step], AbstractContextManager[Any]]
-"""Called at the start of a step; gives what is called with its progress."""
+"""Called at the start of a step; its context gives a function that is told the progress."""
+NOT_DRAWN = "not_drawn.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +114,9 @@ def run_pipeline(
     check_encoder(runs, recipe.encoder, any_name=options.other_features)
     work = out / "work"
     mpp = options.slide_mpp
-    features = _features(source, work, recipe, options, watch=watch, result=result)
+    features, result.reports = _make_features(source, work, recipe, options, watch=watch)
+    for report in result.reports:
+        result.failures += report.failures
     open_output(out, earlier=_earlier_files)
     made_from = _made_from(list(map(Path, runs)), features, options)
     stamp = out / "run.json"
@@ -136,22 +148,48 @@ def run_pipeline(
     def is_newer(path: Path) -> bool:
         return path.is_file() and path.stat().st_mtime_ns >= since
 
+    # a map or a page may be there without the slide that could not be read
+    not_drawn = _read_not_drawn(out / NOT_DRAWN)
+    tried_again = {bag for bag, _ in not_drawn.maps}
     with watch("drawing") as count:
-        result.failures += render_folder(
+        failures_of_maps = render_folder(
             result.predictions,
             result.maps,
-            bags=[n for n in names if not is_newer(result.maps / f"{n}.png")],
+            bags=[
+                name
+                for name in names
+                if name in tried_again or not is_newer(result.maps / f"{name}.png")
+            ],
             over=(CohortSources(work, mpp=mpp), OverlaySettings()),
             progress=count,
         )
-    if not is_newer(result.page / "index.html"):
+    failures_of_page: Failures = []
+    if not_drawn.page or not is_newer(result.page / "index.html"):
         data = ViewData(
             result.predictions, slides=work, mpp=mpp, max_mpp=MAX_MPP, most_pixels=SLICE_PIXELS
         )
         with closing(data), watch("writing the page") as count:
             export = export_page(data, result.page, overwrite=True, progress=count)
-        result.failures += export.failures
+        failures_of_page = list(export.failures)
+    write_json(out / NOT_DRAWN, {"maps": failures_of_maps, "page": failures_of_page})
+    result.failures += failures_of_maps
+    result.failures += failures_of_page
     return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _NotDrawn:
+    """The (bag, reason) pairs of what an earlier call could not draw."""
+
+    maps: tuple[tuple[str, str], ...] = ()
+    page: tuple[tuple[str, str], ...] = ()
+
+
+def _read_not_drawn(file: Path) -> _NotDrawn:
+    """Read what an earlier call could not draw; nothing if there was none."""
+    if not file.is_file():
+        return _NotDrawn()
+    return read_record(_NotDrawn, file, advice="remove it to draw what is missing alone")
 
 
 def _earlier_files(out: Path) -> list[Path]:
@@ -165,16 +203,15 @@ def _earlier_files(out: Path) -> list[Path]:
     return files_matching(out, ("run.json", "maps/*.png"))
 
 
-def _features(
+def _make_features(
     source: Path,
     work: Path,
     recipe: FeatureRecipe,
     options: PipelineOptions,
     *,
     watch: Watch,
-    result: PipelineResult,
-) -> Path:
-    """Cut and encode the inputs, and return the folder of their features."""
+) -> tuple[Path, list[CohortReport]]:
+    """Cut and encode the inputs; return the folder of their features, and a report of each step."""
     settings = PatchSettings() if recipe.patches is None else recipe.patches
     extraction = recipe.options(
         weights=options.weights,
@@ -200,9 +237,7 @@ def _features(
         raise InputError(f"{source} has no {expected}, which the run was trained on")
     with watch("extracting") as count:
         extracted = extract_cohort(work, extraction, patch_set=name, on_outcome=count)
-    result.reports = [*reports, extracted]
-    result.failures += [f for report in result.reports for f in report.failures]
-    return sets[name].features(recipe.encoder)
+    return sets[name].features(recipe.encoder), [*reports, extracted]
 
 
 def _made_from(runs: Sequence[Path], features: Path, options: PipelineOptions) -> dict[str, Any]:
