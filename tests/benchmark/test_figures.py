@@ -371,7 +371,8 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     experiment."""
     out = tmp_path / "out"
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
-    summaries, comparisons = [], []
+    summaries = []
+    comparisons = []
 
     def summarised(scores):
         summaries.append(scores.method.name)

@@ -20,8 +20,7 @@ from support.stored import write_folder
 from probsa.benchmark import read_grid, run_grid
 from probsa.core import TextTable, select_instances
 from probsa.errors import InputError
-from probsa.evaluation import choose_map_score, deletion_curves, load, read_predictions
-from probsa.evaluation.map_scores import map_values
+from probsa.evaluation import choose_map_score, deletion_curves, load, map_values, read_predictions
 from probsa.statistics import Difference
 from probsa.training import open_units
 

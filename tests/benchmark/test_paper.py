@@ -17,7 +17,7 @@ from support.stored import write_folder
 from probsa.benchmark import ablation_table, comparison_table, read_results, write_tables
 from probsa.benchmark.figures.improvement import MEAN, gains
 from probsa.benchmark.figures.ranks import family_ranks
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import TextTable
 
 SETS = ("rsna", "panda", "camelyon16")

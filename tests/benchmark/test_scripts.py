@@ -49,16 +49,19 @@ def test_the_standard_error_of_an_assumption_is_delongs():
 @pytest.mark.parametrize("n", [1, 2, 5, 10])
 @pytest.mark.parametrize("correlation", [0.0, 0.4, 0.95])
 def test_the_optimal_scores_are_sums_over_all_sequences_of_labels(n, correlation):
-    script, rate = runpy.run_path(str(SCRIPTS / "correlated.py")), 0.3
+    script = runpy.run_path(str(SCRIPTS / "correlated.py"))
+    rate = 0.3
     log_ratio = 2 * np.random.default_rng((n, int(100 * correlation))).normal(size=n)
-    weights, labels = [], list(itertools.product((0, 1), repeat=n))
+    weights = []
+    labels = list(itertools.product((0, 1), repeat=n))
     for y in labels:
         w = rate if y[0] else 1 - rate
         for before, after in itertools.pairwise(y):
             up = correlation * before + (1 - correlation) * rate
             w *= up if after else 1 - up
         weights.append(w * np.exp(np.dot(y, log_ratio)))
-    w, y = np.array(weights), np.array(labels)
+    w = np.array(weights)
+    y = np.array(labels)
     expected = w[y.any(1)].sum() / w.sum()
     p, odds, inside = script["optimal_scores"](log_ratio, rate=rate, correlation=correlation)
     assert p == pytest.approx(expected, rel=1e-10)
@@ -68,7 +71,8 @@ def test_the_optimal_scores_are_sums_over_all_sequences_of_labels(n, correlation
 
 def test_correlated_bags_have_their_optimum_beside_them(script, tmp_path):
     script("correlated", tmp_path, "--bags", "400", "--correlation", "0.8")
-    table, bags = read_table(tmp_path / "labels.csv"), open_bags(tmp_path / "features")
+    table = read_table(tmp_path / "labels.csv")
+    bags = open_bags(tmp_path / "features")
     assert table.bags == bags.names and bags.bag("chain_0000").edges.shape[1] == 39  # a chain
     p = [float(row["probability"]) for row in TextTable.read(tmp_path / "optimal/bags.csv").rows]
     assert np.mean(table.labels) == pytest.approx(np.mean(p), abs=0.05)  # calibrated
@@ -79,7 +83,8 @@ def test_correlated_bags_have_their_optimum_beside_them(script, tmp_path):
 def test_the_shortcut_of_an_assumption_is_reversed(tmp_path):
     script = runpy.run_path(str(SCRIPTS / "assumptions.py"))
     script["write_bags"](tmp_path, "single-concept", seed=0)
-    table, bags = read_table(tmp_path / "labels.csv"), open_bags(tmp_path / "features")
+    table = read_table(tmp_path / "labels.csv")
+    bags = open_bags(tmp_path / "features")
     assert len(table.bags) == 650 and sum(table.labels) == 325
     for name in table.bags[::7]:
         poisoned = bool((bags.bag(name).x.mean(1) < -5).any())

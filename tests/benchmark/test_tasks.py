@@ -92,7 +92,8 @@ def trained(out, task, method):
 
 def of_classes(out, task, method):
     column = predicted(out, task, method)
-    y, p = column("label").astype(int), np.stack([column(f"p_{c}") for c in range(3)], axis=1)
+    y = column("label").astype(int)
+    p = np.stack([column(f"p_{c}") for c in range(3)], axis=1)
     return y, p / p.sum(1, keepdims=True)
 
 
@@ -133,7 +134,8 @@ def expected_multilabel(out, method):
 
 def expected_regression(out, method):
     column = predicted(out, "regression", method)
-    y, mean = column("label"), column("mean")
+    y = column("label")
+    mean = column("mean")
     return {
         "mae": mean_absolute_error(y, mean),
         "rmse": root_mean_squared_error(y, mean),
@@ -144,7 +146,9 @@ def expected_regression(out, method):
 
 def expected_survival(out, method):
     column = predicted(out, "survival", method)
-    time, event, risk = column("label_time"), column("label_event") == 1, column("risk")
+    time = column("label_time")
+    event = column("label_event") == 1
+    risk = column("risk")
     train = trained(out, "survival", method)
 
     def uncensored(t):

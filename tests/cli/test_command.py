@@ -130,7 +130,8 @@ def test_the_largest_bag_is_limited_in_commands_that_read_bags(made, monkeypatch
     from probsa.core import max_bag_gb
 
     monkeypatch.setattr(command, "LIMITED", {"made"})
-    limited, seen = Command("made"), []
+    limited = Command("made")
+    seen = []
     limited.module.run = lambda files, **given: seen.append(max_bag_gb())
     assert limited.run(["f", "--max-bag-gb", "2.5"]) == 0 and seen == [2.5]
 

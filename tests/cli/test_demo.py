@@ -61,7 +61,8 @@ def test_the_runs_differ_only_in_what_the_demo_says(tmp_path):
 
 def test_the_null_map_is_nearness_to_the_centre(done, out):
     predictions = read_predictions(out / "runs" / "abmil" / "predictions")
-    y, nearness = [], []
+    y = []
+    nearness = []
     for bag, part in zip(predictions.bags, predictions.parts, strict=True):
         p = predictions.instances(bag)
         if part == "test" and (p.instance_labels > 0).any():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from probsa import features
-from probsa.cli import doctor
-from probsa.cli.entry import main
+from probsa.cli import doctor, main
 
 
 @pytest.fixture(scope="module")

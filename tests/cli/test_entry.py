@@ -12,9 +12,9 @@ import pytest
 from support.stored import write_folder
 
 import probsa
-from probsa.cli import commands
+from probsa.cli import commands, main
 from probsa.cli.command import Command
-from probsa.cli.entry import COMMANDS, main
+from probsa.cli.entry import COMMANDS
 from probsa.evaluation import Reservation, at_chance, load, read_predictions
 from probsa.models import arguments as arguments_of
 from probsa.training import RunFolder, default_recipe
@@ -120,7 +120,8 @@ def test_reservations_about_a_run_are_stored_with_all_its_predictions(
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):
     features, labels, run = trained
     header, *rows = labels.read_text().splitlines()
-    grouped, found = tmp_path / "grouped.csv", {}
+    grouped = tmp_path / "grouped.csv"
+    found = {}
     text = [f"{header},group", *(f"{row},g{k // 4}" for k, row in enumerate(rows))]
     grouped.write_text("\n".join(text))
     for name, table in (("with", grouped), ("without", labels)):
@@ -259,7 +260,8 @@ def test_help_of_train_lists_keys_of_the_model_that_is_given(capsys):
     default = set(arguments_of(default_recipe()["model.name"]))
     other = {key.replace("_", "-") for key in set(arguments_of("abmil-probsa-diag")) - default}
     other -= {"in-dim"}
-    short, whole = flags("--help"), flags("--help-all")
+    short = flags("--help")
+    whole = flags("--help-all")
     assert short < whole and "epochs" in short and "kl-weight" in whole - short
     assert not other & whole
     assert "trunk" in flags("--model", "abmil-probsa-diag", "--help")

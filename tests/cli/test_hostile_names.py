@@ -13,7 +13,7 @@ from support.foreign import slide
 from support.paths import ROOT
 from support.stored import write_folder
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.cli.terminal import SafeConsole
 from probsa.core import TextTable, write_csv
 from probsa.datasets import open_bags
@@ -56,7 +56,9 @@ def safe_tables(folder: Path) -> dict[str, list[str]]:
 def test_tables_and_the_terminal(data, tmp_path, capsys):
     features, labels = data
     given = ["--features", str(features), "--labels", str(labels)]
-    run, preds, other = tmp_path / "run", tmp_path / "preds", tmp_path / "other"
+    run = tmp_path / "run"
+    preds = tmp_path / "preds"
+    other = tmp_path / "other"
     flags = ["--model", "abmil", "--model.embed", "8", "--test-fold", "0", "--epochs", "1"]
     flags += ["--device", "cpu", "--tensorboard", "false", "--maps", "none"]
     assert main(["train", *given, "--out", str(run), *flags]) == 0
@@ -111,7 +113,8 @@ PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 @PIPES
 def test_links_and_pipes_among_bags_are_named(data, tmp_path):
     features, labels = data
-    mixed, gone = tmp_path / "mixed", tmp_path / "gone"
+    mixed = tmp_path / "mixed"
+    gone = tmp_path / "gone"
     mixed.mkdir()
     for path in features.iterdir():
         (mixed / path.name).symlink_to(path)  # links to files are read

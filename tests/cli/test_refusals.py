@@ -12,7 +12,8 @@ import sys
 import pytest
 from support.refused_commands import CASES, TRAIN, write_place
 
-from probsa.cli.entry import COMMANDS, main
+from probsa.cli import main
+from probsa.cli.entry import COMMANDS
 from probsa.features import known_names as known_encoders
 from probsa.features import names as encoders
 from probsa.models import (

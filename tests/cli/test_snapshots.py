@@ -100,7 +100,8 @@ def write_inputs(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def transcripts(tmp_path_factory):
     """Run every command line; return the text of each command."""
-    made, refused = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("refused")
+    made = tmp_path_factory.mktemp("made")
+    refused = tmp_path_factory.mktemp("refused")
     write_inputs(made)
     write_place(refused)
     checks = [Check(area="core", name="probsa", status="works", detail="installed")]

@@ -55,7 +55,8 @@ def made(tmp_path_factory):
 def both(made, tmp_path):
     """A copy that a test may change, as (slides, work)."""
     shutil.copytree(made, tmp_path / "both")
-    slides, work = tmp_path / "both" / "slides", tmp_path / "both" / "work"
+    slides = tmp_path / "both" / "slides"
+    work = tmp_path / "both" / "work"
     for path in work.rglob("records/*/*.json"):
         path.write_text(path.read_text().replace(str(made), str(tmp_path / "both")))
         note_written(path)
@@ -247,7 +248,8 @@ def test_attributes_without_what_patches_need_are_one_slides_failure(both):
 @pytest.mark.parametrize("error", [ValueError, TypeError])
 def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error):
     """A flipped bit in the description of an attribute makes h5py raise this error."""
-    path, coords = tmp_path / "x.h5", np.zeros((2, 2), int)
+    path = tmp_path / "x.h5"
+    coords = np.zeros((2, 2), int)
     write_bag(path, features=np.ones((2, 3), np.float32), kind="slide", stamps={"a": "b"})
     write_coordinates(tmp_path / "y.h5", Coordinates(coords=coords, attributes={}, made_with="z"))
 
@@ -300,7 +302,8 @@ def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch
     folder = again(work)
     encoder = build("handcrafted")
     monkeypatch.setattr(ExtractOptions, "build", lambda self: encoder)
-    real, killed = encoder.encode, []
+    real = encoder.encode
+    killed = []
     others = {p.pid for p in multiprocessing.active_children()}  # left by earlier tests
 
     def encode(pixels, *, precision):
@@ -344,7 +347,8 @@ def test_a_dying_reader_that_is_not_heard_any_more_costs_nothing(both, monkeypat
     fork_workers(monkeypatch)
     _, work = both
     again(work)
-    real, begun = module.DataLoader.__iter__, []
+    real = module.DataLoader.__iter__
+    begun = []
 
     def dying(loader):
         begun.append(loader)

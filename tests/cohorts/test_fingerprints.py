@@ -83,7 +83,8 @@ def test_features_of_fewer_rows_than_patches_are_made_anew(slide):
     whole = Path(shutil.copy(path, work.parent / "whole.h5"))
     with h5py.File(path, "r+") as f:
         for name in ("features", "coords"):
-            kept, attributes = f[name][1:], dict(f[name].attrs)
+            kept = f[name][1:]
+            attributes = dict(f[name].attrs)
             del f[name]
             f.create_dataset(name, data=kept).attrs.update(attributes)
     assert [o.status for o in extract_cohort(work, FEW).outcomes] == ["failed"]

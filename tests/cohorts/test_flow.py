@@ -275,7 +275,8 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     assert (outcome.status, outcome.count, outcome.unreadable) == ("done", 9, 1)
     assert "1 of 9 instances could not be read" in outcome.reason
     stored = out / "20x_256px_0px_overlap" / "features_handcrafted" / "torn.h5"
-    bag, kept = read_bag(stored), read_bag(stored, keep_unreadable=True)
+    bag = read_bag(stored)
+    kept = read_bag(stored, keep_unreadable=True)
     assert len(bag.features) == 8 and len(kept.features) == 9
     assert [256, 256] not in bag.coords.tolist() and kept.coords.tolist()[4] == [256, 256]
     assert (kept.features[4] == 0).all() and (bag.features != 0).any(axis=1).all()
@@ -290,7 +291,8 @@ def _tear(path: Path, *, tile: int) -> None:
 
     with tifffile.TiffFile(path) as tif:
         page = tif.pages[0]
-        at, length = page.dataoffsets[tile], page.databytecounts[tile]
+        at = page.dataoffsets[tile]
+        length = page.databytecounts[tile]
     with path.open("r+b") as f:
         f.seek(at)
         f.write(b"\0" * length)
@@ -299,7 +301,8 @@ def _tear(path: Path, *, tile: int) -> None:
 def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, monkeypatch):
     shutil.rmtree(work / NAME / "features_handcrafted")
     shutil.rmtree(work / NAME / "records" / "features_handcrafted")
-    real, calls = os.fsync, []
+    real = os.fsync
+    calls = []
 
     def fsync(number):
         calls.append(number)
@@ -366,7 +369,8 @@ def left(work: Path) -> list[str]:
 def test_a_decoder_that_crashes_costs_one_slide(slides, tmp_path, monkeypatch, workers):
     fork_workers(monkeypatch)
     monkeypatch.setattr(flow, "Patching", CrashingPatching)
-    out, told = tmp_path / "work", []
+    out = tmp_path / "work"
+    told = []
     run = RunOptions(workers=workers, isolated=True)
     (report,) = patch_cohort(
         slides, out, settings=SMALL, run=run, on_outcome=lambda o, total: told.append(o.name)

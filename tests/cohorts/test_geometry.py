@@ -33,7 +33,8 @@ def patch(*arguments):
 
 
 def test_a_dry_run_counts_them_all_and_offers_the_table(slides, tmp_path, capsys):
-    table, work = tmp_path / "mpp.csv", tmp_path / "work"
+    table = tmp_path / "mpp.csv"
+    work = tmp_path / "work"
     assert patch(slides, "--out", work, "--dry-run", "--mpp-table", table) == 1
     said = capsys.readouterr().out
     assert said.count("12 slides of unknown resolution ('s00', 's01', 's02', …)") == 1
@@ -123,7 +124,8 @@ def test_coordinates_of_unsigned_numbers_are_read(tmp_path, kind):
     assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--mpp", "0.5") == 0
     path = WorkFolder(tmp_path / "work").choose().patches_file("s")
     with h5py.File(path, "r+") as f:
-        coords, attributes = f["coords"][:], dict(f["coords"].attrs)
+        coords = f["coords"][:]
+        attributes = dict(f["coords"].attrs)
         del f["coords"]
         f.create_dataset("coords", data=coords.astype(kind)).attrs.update(attributes)
     assert len(read_coordinates(path).patches()) == len(coords)

@@ -102,7 +102,8 @@ def test_two_series_in_one_folder_and_names_that_files_refuse(head, tmp_path):
     shutil.copytree(head, other)
     for path in sorted(other.glob("*.dcm")):
         d = pydicom.dcmread(path)
-        d.SeriesInstanceUID, d.SeriesNumber = "1.2.3.4", 77
+        d.SeriesInstanceUID = "1.2.3.4"
+        d.SeriesNumber = 77
         d.save_as(head / f"zz{path.name}")
     shutil.rmtree(other)
     found = find_inputs(head)

@@ -30,7 +30,8 @@ LONG = "a_slide_with_a_name_that_is_longer_than_its_column_would_like_to_be_in_8
 @pytest.fixture
 def mixed(tmp_path):
     """A good slide, a text file and an empty DICOM, with the reports and outcomes of patching."""
-    folder, told = tmp_path / "slides", []
+    folder = tmp_path / "slides"
+    told = []
     folder.mkdir()
     write_slide(folder / "good.tiff", tissue(512, 512, boxes=[(0, 0, 512, 512)]))
     (folder / f"{LONG}.svs").write_text("hello")

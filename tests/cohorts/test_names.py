@@ -94,7 +94,8 @@ def test_slides_of_equal_file_names_are_named_by_their_folders(tmp_path):
 
 def test_a_work_folder_keeps_the_names_that_it_has(tmp_path):
     """Names of 0.2, and of a slide whose file name was unique before."""
-    root, work = tmp_path / "s", tmp_path / "w"
+    root = tmp_path / "s"
+    work = tmp_path / "w"
     write_slide(root / "a" / "L0.tiff", PINK)
     write_slide(root / "case #1.tiff", PINK)
     patch_cohort(root, work, settings=CHOSEN)

@@ -149,7 +149,8 @@ def _later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_new_option_that_changes_nothing_keeps_everything(then: Path) -> None:
     before = state(then / "work")
     values = {f.name: getattr(AS_THEN, f.name) for f in fields(AS_THEN)}
-    same, other = LaterSettings(**values), LaterSettings(**values, later=1.0)
+    same = LaterSettings(**values)
+    other = LaterSettings(**values, later=1.0)
     (report,) = patch_cohort("slides", "work", settings=same, mpp=MPP)
     assert report.counts == {"done": 2, "kept": 2, "no_tissue": 1}
     report = extract_cohort("work", LaterOptions())
@@ -179,7 +180,8 @@ def test_an_option_that_is_gone_counts_with_its_old_default() -> None:
 
 def test_a_finished_run_is_read_and_not_trained_again(then: Path) -> None:
     before = state(then / "run")
-    rows, was = table(Path("run/metrics.csv")), read_predictions("run/predictions")
+    rows = table(Path("run/metrics.csv"))
+    was = read_predictions("run/predictions")
     assert main(["train", "--out", "run", "--resume", "--maps", "none"]) == 0
     assert table(Path("run/metrics.csv")) == rows and len(rows) == 3
     checkpoints = [p for p in before if p.suffix == ".safetensors" and "checkpoints" in p.parts]

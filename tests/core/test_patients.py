@@ -42,15 +42,18 @@ def test_slides_are_joined_in_the_order_of_their_names():
     assert joined.arcs.tolist() == [[0, 3, 4, 5, 6, 8], [3, 0, 5, 4, 8, 6]]
     assert joined.arc_weights.tolist() == [0.5, 1.5] * 3
     assert joined.instance_labels is None
-    one, other = join_bags("p", slides(), y=None), join_bags("p", slides()[::-1], y=None)
+    one = join_bags("p", slides(), y=None)
+    other = join_bags("p", slides()[::-1], y=None)
     for f in fields(Bag):
-        mine, theirs = getattr(one, f.name), getattr(other, f.name)
+        mine = getattr(one, f.name)
+        theirs = getattr(other, f.name)
         assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
     (alone,) = slides()[:1]
     as_bag = pack([replace(alone, name="p", y=1)])
     as_patient = pack([join_bags("p", [alone], y=1)])
     for f in fields(as_bag):
-        mine, theirs = getattr(as_patient, f.name), getattr(as_bag, f.name)
+        mine = getattr(as_patient, f.name)
+        theirs = getattr(as_bag, f.name)
         if f.name == "slide":
             assert mine.tolist() == [0, 0, 0] and theirs is None
         else:
@@ -95,7 +98,8 @@ def test_packing_carries_slides_covariates_and_several_targets():
     moved = packed.to("cpu", F64)
     assert torch.equal(moved.covariates, packed.covariates)
     assert torch.equal(moved.slide, packed.slide)
-    twice, again = repeat_bags(packed, 2), pack(patients() * 2)
+    twice = repeat_bags(packed, 2)
+    again = pack(patients() * 2)
     for name in ("offsets", "edges", "weights", "coords"):
         assert torch.equal(getattr(twice, name), getattr(again, name)), name
     assert (twice.names, twice.sizes, len(twice.x)) == (again.names, again.sizes, len(again.x))

@@ -67,7 +67,8 @@ def test_topk_names_rows_of_the_packed_tensor_best_first(sizes, k, largest, seed
 @given(sizes=SIZES, seed=st.integers(0, 99))
 def test_argmax_names_the_row_of_the_packed_tensor(trailing, sizes, seed):
     v = values(sum(sizes), *trailing, seed=seed).round()  # so that there are ties
-    argmax, start = segment_argmax(v, sizes), 0
+    argmax = segment_argmax(v, sizes)
+    start = 0
     for bag, rows in zip(v.split(sizes), argmax, strict=True):
         assert torch.equal(rows, bag.argmax(0) + start)
         start += len(bag)
@@ -112,7 +113,8 @@ def test_the_code_for_gpus_is_the_same_function(name, trailing, shift):
     if name == "argmax":
         v = v.round()  # so that there are ties
     on_cpu, on_gpu = (v.clone().requires_grad_() for _ in range(2))
-    want, actual = ours(on_cpu, sizes), ours(as_on_a_gpu(on_gpu), sizes)
+    want = ours(on_cpu, sizes)
+    actual = ours(as_on_a_gpu(on_gpu), sizes)
     assert isinstance(actual, GpuLike)
     torch.testing.assert_close(actual.as_subclass(torch.Tensor), want, rtol=1e-13, atol=1e-15)
     if name != "argmax":

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from probsa.core import Graph, GraphOptions, graphs
-from probsa.core.bags import Bag
-from probsa.core.store import StoredBag, write_bag
+from probsa.core import Bag, Graph, GraphOptions, StoredBag, graphs, write_bag
 from probsa.datasets import open_bags
 from probsa.datasets.bag_set import Cache
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 
-N, WIDTH = 12, 5
+N = 12
+WIDTH = 5
 CORNERS = np.stack([np.arange(N) % 4, np.arange(N) // 4], axis=1)
 
 
@@ -60,7 +59,8 @@ def test_bags_are_read_once_while_they_fit(tmp_path, monkeypatch):
 
 
 def test_the_least_recently_used_bag_goes_and_its_graph_stays(tmp_path, monkeypatch):
-    bags, edges = counted(slides(tmp_path), bags=2, graphs_kept=3), lattice_edges()
+    bags = counted(slides(tmp_path), bags=2, graphs_kept=3)
+    edges = lattice_edges()
     bags.bag("a"), bags.bag("b"), bags.bag("a")
     third = bags.bag("c")
     before = bags.bag("a")
@@ -77,7 +77,8 @@ def test_the_least_recently_used_bag_goes_and_its_graph_stays(tmp_path, monkeypa
 def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
     tmp_path, monkeypatch
 ):
-    bags, edges = counted(slides(tmp_path), bags=0.9, graphs_kept=1), lattice_edges()
+    bags = counted(slides(tmp_path), bags=0.9, graphs_kept=1)
+    edges = lattice_edges()
     bags.bag("a")
     monkeypatch.delattr(graphs, "grid")
     assert torch.equal(bags.bag("a").edges, edges)
@@ -86,9 +87,11 @@ def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
 
 def test_the_cache_never_holds_more_than_it_says():
     generator = np.random.default_rng(0)
-    cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
+    cache = Cache(10_000)
+    dropped = {"bags": 0, "graphs": 0}
     for step in range(600):
-        name, n = str(generator.integers(40)), int(generator.choice([1, 5, 20, 60, 600]))
+        name = str(generator.integers(40))
+        n = int(generator.choice([1, 5, 20, 60, 600]))
         before = (set(cache.bags), set(cache.graphs))
         if cache.get(cache.bags, name) is None:
             edges = graphs.chain(n)  # 600 of them exceed the limit

@@ -11,8 +11,7 @@ from support import foreign
 from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_order, slide
 from support.refusals import refused
 
-from probsa.core import Bag, GraphOptions
-from probsa.core.store import read_bag, write_bag
+from probsa.core import Bag, GraphOptions, read_bag, write_bag
 from probsa.datasets import ConversionOptions, convert, open_bags, read_table
 from probsa.datasets.conversion import Conversion
 from probsa.errors import BagError, InputError, OutputExists, ProbSAError
@@ -54,7 +53,8 @@ def ours(folder: Path, s: Slide, **more: object) -> Path:
 def test_the_graph_survives_every_conversion(tmp_path, tool):
     s = slide(scan=40)
     one(TOOLS[tool](tmp_path / "x", s), tmp_path / "out", tool, slide_mpp=s.mpp)
-    bag, rows = open_bags(tmp_path / "out").bag("s1"), row_order(tool, s)
+    bag = open_bags(tmp_path / "out").bag("s1")
+    rows = row_order(tool, s)
     np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
     edges, weights = edges_by_cell(bag, rows)
     np.testing.assert_array_equal(edges, expected_edges(s)[0])
@@ -93,7 +93,8 @@ def test_our_own_files_stay_what_they_are(tmp_path):
 
 
 def test_every_field_of_a_converted_bag(tmp_path):
-    s, out = slide(scan=40), tmp_path / "out"
+    s = slide(scan=40)
+    out = tmp_path / "out"
     source = foreign.clam(tmp_path / "x", s)
     assert one(source, out, "clam", slide_mpp=s.mpp, encoder="hf/uni v1") == ()
     attributes = held(out / "s1.h5")
@@ -132,7 +133,8 @@ def test_a_patch_of_a_broken_number_of_pixels_is_exact(tmp_path):
 
 def test_labels_groups_and_parts_go_beside_the_bags(tmp_path):
     slides = [slide("s1"), slide("s2", seed=1), slide("s3", seed=2)]
-    source, out = foreign.trident(tmp_path / "x", *slides), tmp_path / "out"
+    source = foreign.trident(tmp_path / "x", *slides)
+    out = tmp_path / "out"
     labels = tmp_path / "labels.csv"
     labels.write_text(
         "bag,label,group,split\ns1,tumour,p1,train\ns2,normal,p2,test\ns3,,p3,val\nother,normal,,\n"
@@ -154,7 +156,9 @@ def test_labels_of_torchmil_and_of_its_instances_are_kept(tmp_path):
 
 
 def test_scans_and_slides_without_coordinates(tmp_path):
-    rows, positions, source = slide().features[:5], np.arange(5.0)[:, None] * 2.5, tmp_path / "x"
+    rows = slide().features[:5]
+    positions = np.arange(5.0)[:, None] * 2.5
+    source = tmp_path / "x"
     marks = np.array([0, 1, 1, 0, 0])
     path = source / "ct.h5"
     write_bag(path, features=rows, kind="ct", coords=positions, instance_labels=marks)
@@ -169,11 +173,9 @@ def test_scans_and_slides_without_coordinates(tmp_path):
 
 def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
     slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
-    source, out, table = (
-        foreign.stamp(tmp_path / "x", *slides),
-        tmp_path / "out",
-        tmp_path / "mpp.csv",
-    )
+    source = foreign.stamp(tmp_path / "x", *slides)
+    out = tmp_path / "out"
+    table = tmp_path / "mpp.csv"
     for text, given, fact in (
         ("", None, "in µm, and converted ones are .* pixels: give --slide-mpp"),
         ("slide,mpp\na,0\n", table, "line 2: µm per pixel is 0: expected"),
@@ -191,7 +193,8 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
     assert [r.status for r in done.rows] == ["converted", "converted", "failed"]
     assert f"{table} has no line for the slide 'c'" in done.rows[2].reason
     for s in slides[:2]:
-        bag, metadata = read_bag(out / f"{s.name}.h5"), held(out / f"{s.name}.h5")
+        bag = read_bag(out / f"{s.name}.h5")
+        metadata = held(out / f"{s.name}.h5")
         np.testing.assert_array_equal(bag.coords, s.cells[s.order] * s.tile_px)
         assert (metadata["patch_size"], metadata["size_level0"]) == (224, s.tile_px)
         assert metadata["mpp_level0"] == s.mpp
@@ -204,7 +207,8 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path):
     s = slide()
     source = foreign.slideflow(tmp_path / "x", s, stride=2)
     one(source, tmp_path / "out", "slideflow", slide_mpp=s.mpp)
-    bag, metadata = read_bag(tmp_path / "out" / "s1.h5"), held(tmp_path / "out" / "s1.h5")
+    bag = read_bag(tmp_path / "out" / "s1.h5")
+    metadata = held(tmp_path / "out" / "s1.h5")
     np.testing.assert_array_equal(bag.coords, s.corners)
     assert (metadata["size_level0"], metadata["pitch"], metadata["patch_size"]) == (1024, 512, 299)
     assert metadata["overlap"] == 150  # half of 299
@@ -288,7 +292,8 @@ def test_instances_flagged_as_unreadable_stay_behind(tmp_path):
 
 
 def test_what_is_there_is_kept_unless_asked(tmp_path):
-    source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
+    source = foreign.trident(tmp_path / "x", slide())
+    out = tmp_path / "out"
     run(source, out, "trident")
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
@@ -322,7 +327,8 @@ def test_real_tiles_keep_their_graphs(tmp_path, shared_data):
 
 def test_formats_folders_and_feature_sets_are_chosen(tmp_path):
     foreign.trident(tmp_path / "x", slide(seed=1), encoder="conch")
-    source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
+    source = foreign.trident(tmp_path / "x", slide())
+    out = tmp_path / "out"
     for given, message in (
         (out, "is the source itself"),
         (tmp_path / "gone", "there is no folder"),

@@ -46,9 +46,14 @@ def cohort(tmp_path: Path, *, change: bool = False) -> CovariateTable:
     lines = []
     for i in range(40):
         age = "" if i % 7 == 3 else f"{rng.normal(60, 9):.3f}"
-        psa, sex, stage = f"{rng.lognormal():.4f}", "fm"[i % 3 > 0], str(1 + i % 4)
+        psa = f"{rng.lognormal():.4f}"
+        sex = "fm"[i % 3 > 0]
+        stage = str(1 + i % 4)
         if change and i >= 30:
-            age, psa, sex, stage = "999", "-4", "m", "1"
+            age = "999"
+            psa = "-4"
+            sex = "m"
+            stage = "1"
         lines.append(f"p{i},{age},{psa},{sex},{stage}")
     text = "case_id,age,psa,sex,stage\n" + "\n".join(lines) + "\n"
     return table(tmp_path, text, numeric=("age", "psa"), categorical=("sex", "stage"))

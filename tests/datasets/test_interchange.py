@@ -16,8 +16,7 @@ from probsa.core import GraphOptions
 from probsa.datasets import NoCoordinates, open_bags
 from probsa.datasets.formats.slideflow import corners
 from probsa.errors import BagError, EmptyBag, GraphError, InputError
-from probsa.training.config import DataConfig, RunConfig
-from probsa.training.preparation import prepare
+from probsa.training import DataConfig, RunConfig, prepare
 
 
 @pytest.mark.parametrize("scan", [20, 40])
@@ -165,7 +164,9 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path):
 
 def test_clam_s_older_corners(tmp_path):
     """On 40x scans: corners at the level of the patches, and TRIDENT's files of such corners."""
-    s, second, third = slide(scan=40), tmp_path / "second", tmp_path / "third"
+    s = slide(scan=40)
+    second = tmp_path / "second"
+    third = tmp_path / "third"
     clam = open_bags(foreign.clam_first_script(tmp_path / "first", s))
     np.testing.assert_array_equal(clam.bag("s1").coords.numpy(), s.corners)
     foreign.trident(second, s)
@@ -258,7 +259,8 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path):
 
 
 def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path):
-    root, x = foreign.slideflow(tmp_path, slide()), torch.from_numpy(slide().features)
+    root = foreign.slideflow(tmp_path, slide())
+    x = torch.from_numpy(slide().features)
     torch.save(x[None].bfloat16().requires_grad_(), root / "s1.pt")
     assert torch.equal(open_bags(root).bag("s1").x, x.bfloat16().float())
     torch.save(torch.zeros(0, 6), root / "s1.pt")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from probsa.core.store import write_bag
+from probsa.core import write_bag
 from probsa.datasets import (
     BagSet,
     CopyGroup,
@@ -66,7 +66,9 @@ def test_real_bags_that_share_nothing_raise_no_alarm(shared_data, data):
 @pytest.mark.parametrize("data", OLD)
 def test_the_old_benchmarks_raise_no_alarm(shared_data, tmp_path, data):
     with np.load(shared_data / "mil_benchmarks" / f"{data}.npz") as z:
-        x, of, count = z["X"].astype(np.float32), z["bag"], len(z["y"])
+        x = z["X"].astype(np.float32)
+        of = z["bag"]
+        count = len(z["y"])
     bags = write(tmp_path, {f"b{k}": x[of == k] for k in range(count)})
     assert find_copies(bags, bags.names) == []
 
@@ -180,8 +182,10 @@ def test_all_copies_are_found_with_few_comparisons(tmp_path, monkeypatch, count,
     """
     rng = np.random.default_rng([count, int(1e6 * difference)])
     content, groups = bags_with_copies(rng, copies=(count, 5), difference=difference, others=30)
-    bags, names = write(tmp_path, content), list(content)
-    reads, stored = [], BagSet.stored
+    bags = write(tmp_path, content)
+    names = list(content)
+    reads = []
+    stored = BagSet.stored
 
     def count_reads(self, name):
         reads.append(name)
@@ -204,7 +208,8 @@ def test_all_copies_are_found_with_few_comparisons(tmp_path, monkeypatch, count,
 def test_a_group_of_copies_in_several_parts_is_one_leak(tmp_path):
     rng = np.random.default_rng(0)
     content, (group,) = bags_with_copies(rng, copies=(30,), difference=1e-3, others=9)
-    bags, names = write(tmp_path, content), tuple(content)
+    bags = write(tmp_path, content)
+    names = tuple(content)
     table = LabelTable(bags=names, labels=(0,) * len(names), classes=("0", "1"))
     split = Split(train=names[:13], val=names[13:26], test=names[26:], origin="made")
     (leak,) = find_leaks(bags, table, split)
@@ -303,7 +308,8 @@ def test_a_long_list_is_counted(tmp_path):
 @pytest.mark.parametrize("data", REAL)
 def test_the_folds_of_real_bags_do_not_leak(shared_data, data):
     folder = shared_data / "bags" / data
-    bags, table = open_bags(folder / "features"), read_table(folder / "labels.csv")
+    bags = open_bags(folder / "features")
+    table = read_table(folder / "labels.csv")
     copies = find_copies(bags, bags.names)
     assert [refuse_leaks(bags, table, s, copies=copies) for s in fold_splits(table)] == [[]] * 5
     split = make_split(table, test_fold=0)

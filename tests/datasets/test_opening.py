@@ -14,9 +14,7 @@ from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import Bag
-from probsa.core import GraphOptions, graphs
-from probsa.core.bags import pack
-from probsa.core.store import write_bag
+from probsa.core import GraphOptions, graphs, pack, write_bag
 from probsa.datasets import (
     BagList,
     BagSet,
@@ -38,10 +36,10 @@ from probsa.datasets import (
 )
 from probsa.datasets.studies.table import draft
 from probsa.errors import BagError, GraphError, InputError, TableError
-from probsa.training import open_data, prepare
-from probsa.training.config import DataConfig, RunConfig
+from probsa.training import DataConfig, RunConfig, open_data, prepare
 
-N, WIDTH = 12, 5
+N = 12
+WIDTH = 5
 TRIDENT = {"patch_size": 512, "patch_size_level0": 1024, "overlap": 0, "name": "s"}
 
 
@@ -70,7 +68,8 @@ def missing(*gaps: tuple[float, float], more: int = 0, step: float = 1.0) -> Mis
 
 
 def scan(folder: Path, positions: list[float]) -> BagSet:
-    x, position = features(0, n=len(positions)), np.array(positions)[:, None]
+    x = features(0, n=len(positions))
+    position = np.array(positions)[:, None]
     write_bag(folder / "scan.h5", features=x, coords=position, kind="ct")
     return open_bags(folder)
 
@@ -168,7 +167,8 @@ def test_torchmil_slides_and_scans(tmp_path):
 
 def test_damaged_torchmil_files(tmp_path):
     root = torchmil(tmp_path / "patches_256")
-    path, coords = root / "features" / "features_resnet50" / "w1.npy", root / "coords" / "w1.npy"
+    path = root / "features" / "features_resnet50" / "w1.npy"
+    coords = root / "coords" / "w1.npy"
     whole = path.read_bytes()
     refused(GraphError, "256 .*512", open_bags(root).bag, "w1")
     for damage, message in (
@@ -333,7 +333,8 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path):
 
 def test_real_scans_and_tiles(shared_data):
     folder = shared_data / "bags" / "ct_ich"
-    bags, t = open_bags(folder / "features"), read_table(folder / "labels.csv")
+    bags = open_bags(folder / "features")
+    t = read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)
     assert (len(bags), bags.in_dim, sum(map(bags.size, bags.names))) == (82, 254, 2471)
     assert sum(t.labels) == 36
@@ -345,7 +346,8 @@ def test_real_scans_and_tiles(shared_data):
         assert (name in bags.notes) == gaps, name
     assert bags.notes["050"] == (missing((21, 23)),)
     folder = shared_data / "bags" / "colon_tiles"
-    bags, t = open_bags(folder), read_table(folder / "labels.csv")
+    bags = open_bags(folder)
+    t = read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)
     assert (len(bags), bags.in_dim, bags.stored(bags.names[0]).inferred_kind) == (100, 102, "slide")
     expected = graphs.grid(torch.from_numpy(np.indices((10, 10)).reshape(2, -1).T.copy()))
@@ -362,7 +364,8 @@ def test_bags_in_memory_are_like_a_folder(tmp_path):
         assert memory.size(name) == folder.size(name)
         assert torch.equal(memory.bag(name).x, folder.bag(name).x)
         assert memory.metadata(name).kind == folder.metadata(name).kind == "ct"
-        mine, theirs = memory.stored(name), folder.stored(name)
+        mine = memory.stored(name)
+        theirs = folder.stored(name)
         assert (mine.features == theirs.features).all() and (mine.coords == theirs.coords).all()
         assert (mine.instance_labels == theirs.instance_labels).all()
     refused(InputError, "it is tested", memory.sealed(["000"], why="it is tested").bag, "000")

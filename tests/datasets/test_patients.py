@@ -68,7 +68,8 @@ def test_patients_are_bags():
     with pytest.raises(InputError, match=r"'q' .*it is tested"):
         bags.sealed(["q"], why="it is tested").bag("q")
     refused(BagError, "'s1'", bags.bag, "s1")
-    q, alone = PatientBags(slides, TABLE).bag("q"), slides.bag("t1")
+    q = PatientBags(slides, TABLE).bag("q")
+    alone = slides.bag("t1")
     for name in ("x", "edges", "weights", "coords", "instance_labels"):
         assert torch.equal(getattr(q, name), getattr(alone, name))
     assert (q.name, q.stride) == ("q", alone.stride)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from probsa.core.bags import pack
-from probsa.core.store import write_bag
+from probsa.core import pack, write_bag
 from probsa.datasets import (
     SPLIT_PARTS,
     LabelTable,
@@ -24,9 +23,8 @@ from probsa.datasets import (
 )
 from probsa.datasets.splits import check_classes
 from probsa.errors import InputError, TableError
-from probsa.training.batching import BagReader, Loader, Shard
-from probsa.training.config import DataConfig, RunConfig
-from probsa.training.preparation import prepare
+from probsa.training import BagReader, DataConfig, RunConfig, Shard, prepare
+from probsa.training.batching import Loader
 
 
 def cohort(*, patients=30, slides=2, test=10, seed=0):
@@ -163,7 +161,8 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
 def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     table = cohort()
     write_splits(tmp_path, protocol_splits(table))
-    groups, parts = table.groups, table.splits
+    groups = table.groups
+    parts = table.splits
     moved = tuple("test" if g == "p0" else p for g, p in zip(groups, parts, strict=True))
     new = replace(
         table,

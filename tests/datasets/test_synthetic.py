@@ -164,7 +164,8 @@ def test_a_null_cohort_lacks_the_shift_alone(tmp_path):
 def test_what_is_written_is_read_with_its_folds_and_its_lattice(tmp_path):
     arguments = {"bags": 20, "layout": "contiguous", "size": (6, 5), "lesion": (3, 6)}
     cohort = write_simulated(tmp_path, seed=2, features=5, **arguments)
-    table, bags = read_table(tmp_path / "labels.csv"), open_bags(tmp_path / "features")
+    table = read_table(tmp_path / "labels.csv")
+    bags = open_bags(tmp_path / "features")
     assert table.bags == bags.names == tuple(b.name for b in cohort)
     for b in cohort:
         read = bags.bag(b.name)

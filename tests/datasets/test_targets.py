@@ -261,12 +261,14 @@ def test_measurements_are_stratified_by_quintile(tmp_path):
     assert t.classes == ()
 
 
-CLASSES, TIMES = "bag,label\n", "bag,time,event\na,1,1\nb,"
+CLASSES = "bag,label\n"
+TIMES = "bag,time,event\na,1,1\nb,"
 TIME = r"line 3, bag 'b': the time \('time'\) is"
 EVENT = r"bag 'b': the column 'event' is"
 NODULE = "line 2, bag 'a': the finding 'nodule' is"
 VALUE = "line 2, bag 'a': the value of 'label' is"
-XY, PATIENT = ("nodule", "x"), {"covariates": ["patient"]}
+XY = ("nodule", "x")
+PATIENT = {"covariates": ["patient"]}
 AGE = {"target": "age", "covariates": ["age"]}
 REFUSED = [
     ("binary", CLASSES + "a,1\nb,0\nc,2\n", {}, "'label' .*3 classes"),

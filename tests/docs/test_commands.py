@@ -16,7 +16,7 @@ from probsa.cli import main
 from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS
 from probsa.models import known_arguments
-from probsa.training.config import flatten, section_keys
+from probsa.training import flatten, section_keys
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

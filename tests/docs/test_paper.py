@@ -133,7 +133,8 @@ def test_the_gains_of_claim_1():
     line = row_of("| 1 |")
     (said,) = re.findall(r"gains over ABMIL, (.*?); over T-ABMIL, (.*?) on all three", line)
     for k, data in enumerate(SETS):
-        auroc, f1 = extent("ABMIL", [2 * k]), extent("ABMIL", [2 * k + 1])
+        auroc = extent("ABMIL", [2 * k])
+        f1 = extent("ABMIL", [2 * k + 1])
         between = " points of AUROC and " if k == 0 else " and "
         of = " of F1 on " if k == 0 else " on "
         assert f"{auroc}{between}{f1}{of}{data}" in said[0]

@@ -27,7 +27,9 @@ class _Page(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.links, self.anchors, self.loaded = [], set(), []
+        self.links = []
+        self.anchors = set()
+        self.loaded = []
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)

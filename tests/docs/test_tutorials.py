@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.features import _registry as encoder_registry
 from probsa.models import _registry as model_registry
 
@@ -68,7 +68,8 @@ def as_before(monkeypatch):
 def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
     if page.stem not in ALWAYS and not os.environ.get("PROBSA_TEST_TUTORIALS"):
         pytest.skip("it trains for some seconds: set PROBSA_TEST_TUTORIALS=1, or run .ci/docs")
-    shown, names = [], {}
+    shown = []
+    names = {}
     names["print"] = lambda *texts, **_: shown.append(" ".join(map(str, texts)))
     found = list(blocks(page))
     assert len(found) > 4

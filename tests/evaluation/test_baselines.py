@@ -53,7 +53,8 @@ def cohort(count, *, seed, labels=(0, 1), prefix="b", **fields):
 
 def fit(train, validation=None):
     validation = validation or ({}, {})
-    bags, labels = train[0] | validation[0], train[1] | validation[1]
+    bags = train[0] | validation[0]
+    labels = train[1] | validation[1]
     names = {"train": list(train[0]), "validation": list(validation[0])}
     return fit_null_maps(bags.__getitem__, labels=labels, **names)
 
@@ -266,11 +267,14 @@ def distances(**changes):
 
 
 def test_the_distance_is_mahalanobis_of_standardised_features_without_units():
-    x, new, val = features(60), features(7, seed=1), features(5, seed=2)
+    x = features(60)
+    new = features(7, seed=1)
+    val = features(5, seed=2)
     one = Gaussian.fit(x, validation=val)
     squared = LedoitWolf().fit((x - x.mean(0)) / x.std(0)).mahalanobis((new - x.mean(0)) / x.std(0))
     np.testing.assert_allclose(one.distance(new), np.sqrt(squared), rtol=1e-9)
-    scale, shift = np.array([1e-3, 2.0, -5.0, 40.0, 1e3]), np.array([5.0, 0, -3, 100, 1])
+    scale = np.array([1e-3, 2.0, -5.0, 40.0, 1e3])
+    shift = np.array([5.0, 0, -3, 100, 1])
     other = Gaussian.fit(x * scale + shift, validation=val * scale + shift)
     np.testing.assert_allclose(other.distance(new * scale + shift), one.distance(new), rtol=1e-7)
     constant = np.hstack([x, np.full((60, 1), 2.0)])
@@ -287,7 +291,8 @@ def test_percentiles_by_hand_and_far_bags():
     assert gaussian.percentile(far)[0] == 1
     assert gaussian.percentile(gaussian.distance(gaussian.scale_mean[None]))[0] == 0
     fitted, bags = distances()
-    near, far = fitted.scores(bags["v3"]), fitted.scores(made_bags(1, seed=7, shift=200.0)["b0"])
+    near = fitted.scores(bags["v3"])
+    far = fitted.scores(made_bags(1, seed=7, shift=200.0)["b0"])
     assert far["bag_ood"] == 1 and (far["ood"] == 1).all()
     assert near["bag_ood"] < 1 and near["ood"].mean() < 0.9
     assert far["bag_ood_distance"] > near["bag_ood_distance"]
@@ -322,7 +327,8 @@ def test_files_of_distances(tmp_path):
     fitted.write(tmp_path / "d.npz")
     assert (tmp_path / "d.json").is_file()
     read = TrainingDistance.read(tmp_path / "d.npz")
-    one, other = fitted.scores(bags["v1"]), read.scores(bags["v1"])
+    one = fitted.scores(bags["v1"])
+    other = read.scores(bags["v1"])
     np.testing.assert_allclose(one["ood_distance"], other["ood_distance"], rtol=1e-4)
     narrow = Bag(name="n", x=torch.zeros(3, 2), **NO_EDGES)
     with pytest.raises(BagError, match=r"bag 'n' .*2 .*5"):

@@ -20,8 +20,8 @@ from probsa.evaluation import (
     write_sets,
 )
 from probsa.evaluation.storage import call_threshold
+from probsa.maps import against
 from probsa.maps.draw import heading
-from probsa.maps.folder import against
 from probsa.statistics import Threshold, choose_threshold
 from probsa.tasks import TASKS, Stated
 from probsa.view.rows import list_rows
@@ -34,7 +34,9 @@ CLASSES = ("healthy", "tumour")
 def write(folder, *, threshold, validation=True, seed=0):
     """Write validation and test bags of every share, with random labels."""
     rng = np.random.default_rng(seed)
-    predictions, labels, parts = [], {}, {}
+    predictions = []
+    labels = {}
+    parts = {}
     for part in ("val", "test"):
         for k, share in enumerate(rng.permutation(SHARES)):
             name = f"{part}{k:02}"

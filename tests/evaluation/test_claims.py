@@ -46,14 +46,16 @@ from probsa.statistics import (
     mean_of_items,
     reliability,
 )
-from probsa.variational import Bernoulli
-from probsa.variational.posteriors import Diagonal
+from probsa.variational import Bernoulli, Diagonal
 
 simulation = runpy.run_path(str(ROOT / "benchmarks" / "intervals.py"))
 Setting, coverage, METRICS = (simulation[k] for k in ("Setting", "coverage", "METRICS"))
 
-PATIENTS, COHORTS, RESAMPLES = 40, 100, 100
-FALSE_CLAIMS, COVERED = 0.05, 0.9
+PATIENTS = 40
+COHORTS = 100
+RESAMPLES = 100
+FALSE_CLAIMS = 0.05
+COVERED = 0.9
 FEWEST = 3
 
 
@@ -102,8 +104,10 @@ def intervals_hold_the_population(bags: int, positives: int) -> None:
 
 def intervals_of_instances_hold_the_population(bags: int, positives: int) -> None:
     """AUROC of 20 instances of each positive bag, 8 of them positive; patients differ in ease."""
-    signal, ease = 1.0, 0.3
-    covered, given = [], []
+    signal = 1.0
+    ease = 0.3
+    covered = []
+    given = []
     # instances of a patient are ranked with those of all: the difference of two scores has the
     # variance 2 + ease² + the shared part of both
     truth_rng = np.random.default_rng(0)
@@ -132,7 +136,8 @@ def intervals_of_differences_hold_the_difference(bags: int, positives: int) -> N
     covered = []
     for seed in range(COHORTS):
         cohort = Cohort(bags, positives, seed)
-        common, draws = cohort.noise(), cohort.draws()
+        common = cohort.noise()
+        draws = cohort.draws()
         a, b = (
             areas(cohort.y, common + cohort.noise() + 1.5 * cohort.y, draws=draws)["auroc"]
             for _ in range(2)
@@ -158,7 +163,8 @@ def random_scores_are_seldom_better_than_chance(bags: int, positives: int) -> No
 def _calibrated(bags: int, positives: int, seed: int) -> tuple[Cohort, np.ndarray, np.ndarray]:
     """Bags share the label of their patient, and each has the probability of this label, given
     evidence of its own, or in every second cohort that of the whole patient."""
-    cohort, share = Cohort(bags, positives, seed), positives / PATIENTS
+    cohort = Cohort(bags, positives, seed)
+    share = positives / PATIENTS
     y = (cohort.rng.random(PATIENTS) < share)[cohort.patient]
     evidence = 1.5 * y + cohort.noise(shared=1.0 if seed % 2 else 0.6)
     p = expit(logit(share) + 1.5 * evidence - 1.5**2 / 2)
@@ -197,7 +203,8 @@ def _comparison(bags: int, positives: int, seed: int):
     """A map as good as the best of three null maps, in bags of patients that differ in ease."""
     cohort = Cohort(bags, positives, seed)
     ease = cohort.noise(shared=0.8)
-    draws, values = cohort.draws(), {}
+    draws = cohort.draws()
+    values = {}
     for name, mean in {"map": 0.8, "equal": 0.8, "worse": 0.65, "worst": 0.5}.items():
         value = np.clip(mean + 0.05 * ease + 0.07 * cohort.noise(), 0, 1)
         inside = draws.for_items(np.flatnonzero(cohort.y))
@@ -221,7 +228,8 @@ def _doubt_claims(bags: int, positives: int) -> list[Claim | None]:
     found = []
     for seed in range(COHORTS):
         cohort = Cohort(bags, positives, seed)
-        wrong, common = cohort.y, cohort.noise()
+        wrong = cohort.y
+        common = cohort.noise()
         scores = {k: common + cohort.noise() + wrong for k in ("doubt", "margin")}
         metrics = detections(wrong, scores, draws=cohort.draws(), items=BAGS)
         gain = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
@@ -249,7 +257,8 @@ def right_on_average(differences: list[float]) -> bool:
 
 def calls_are_wrong_as_often_as_is_said(bags: int, positives: int) -> None:
     """Bags of calibrated models, called from .3; and attention whose posterior is the world."""
-    of_bags, of_attention = [], []
+    of_bags = []
+    of_attention = []
     for seed in range(4 * COHORTS):
         _, p, y = _calibrated(bags, positives, seed)
         called = (p >= 0.3).astype(int)
@@ -274,9 +283,13 @@ def calls_are_wrong_as_often_as_is_said(bags: int, positives: int) -> None:
 
 def instances_are_positive_as_often_as_is_said(bags: int, positives: int) -> None:
     """The world is the model: f ~ q, and the label of an instance has the logit αf + b."""
-    alpha, bias = 1.2, -0.5
-    scale, shift = torch.tensor([alpha]).double(), torch.tensor([bias]).double()
-    low, high, wrong = [], [], []
+    alpha = 1.2
+    bias = -0.5
+    scale = torch.tensor([alpha]).double()
+    shift = torch.tensor([bias]).double()
+    low = []
+    high = []
+    wrong = []
     for seed in range(COHORTS):
         cohort = Cohort(bags, positives, seed)
         inside = np.flatnonzero(cohort.y)
@@ -300,7 +313,8 @@ def instances_are_positive_as_often_as_is_said(bags: int, positives: int) -> Non
 
 def as_many_patients_are_unlike_training_as_expected(bags: int, positives: int) -> None:
     """Patients of validation and test are alike; the classes do not matter."""
-    beyond, validation = [], 9
+    beyond = []
+    validation = 9
     for seed in range(4 * COHORTS):
         cohort = Cohort(bags, positives, seed, patients=validation + 20)
         distance = cohort.noise()

@@ -19,8 +19,7 @@ from probsa.cli import main
 from probsa.errors import CheckpointError, InputError
 from probsa.evaluation import load
 from probsa.models import arguments, build, names
-from probsa.training import RunFolder, load_checkpoint, read_split, restore_model
-from probsa.training.checkpoints import save_checkpoint
+from probsa.training import RunFolder, load_checkpoint, read_split, restore_model, save_checkpoint
 from probsa.workflow import predict_folder
 
 

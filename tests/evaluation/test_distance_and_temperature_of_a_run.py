@@ -11,11 +11,10 @@ from scipy.special import expit, logit
 from support.stored import write_folder
 
 from probsa import load
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.evaluation import read_predictions
 from probsa.statistics import choose_threshold
-from probsa.training import RunFolder, train
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training import DataConfig, RunConfig, RunFolder, TrainingConfig, train
 from probsa.workflow import finish_run, predict_folder, predict_run
 
 
@@ -61,14 +60,16 @@ def _temperature(run):
 
 def test_the_option_scales_the_predictions_of_the_ensemble(trained, tmp_path):
     _, _, run, scaled = trained
-    plain, got = read_predictions(run.predictions), read_predictions(scaled.predictions)
+    plain = read_predictions(run.predictions)
+    got = read_predictions(scaled.predictions)
     temperature = _temperature(scaled)
     assert not run.temperature_file.exists() and plain.metadata.temperature is None
     assert abs(np.log(temperature)) > 0.2 and got.metadata.temperature == temperature
     expected = expit(logit(plain.probability) / temperature)
     np.testing.assert_allclose(got.probability, expected, rtol=1e-4)
     assert plain.bags == got.bags
-    one, other = plain.instances(plain.bags[0]), got.instances(got.bags[0])
+    one = plain.instances(plain.bags[0])
+    other = got.instances(got.bags[0])
     np.testing.assert_array_equal(one.attention_mean, other.attention_mean)
     scaled = trained[3]
     got = read_predictions(scaled.predictions)
@@ -78,7 +79,8 @@ def test_the_option_scales_the_predictions_of_the_ensemble(trained, tmp_path):
     assert got.threshold == pytest.approx(chosen, rel=1e-6)
     features, _, _, scaled = trained
     predict_folder(scaled.path, features, out=tmp_path / "p")
-    one, other = read_predictions(scaled.predictions), read_predictions(tmp_path / "p")
+    one = read_predictions(scaled.predictions)
+    other = read_predictions(tmp_path / "p")
     for name in one.bags:
         a, b = one.bags.index(name), other.bags.index(name)
         np.testing.assert_allclose(other.probability[b], one.probability[a], rtol=1e-5)

@@ -74,7 +74,8 @@ def again(p, whole, order, counts, *, column=0):
 )
 def test_curves_are_predictions_of_the_shortened_bags(arguments, removal):
     """Without an encoder and a graph, removal from the pooling is removal from the bag."""
-    p, whole = predictor(**arguments), bag()
+    p = predictor(**arguments)
+    whole = bag()
     prediction, curves = deletion_curves(p, whole)
     column = 1 + int(prediction.probability[1:].argmax()) if "n_classes" in arguments else 0
     assert curves.removal == removal and max(curves.counts) == 29
@@ -131,7 +132,8 @@ def test_an_ensemble_has_the_mean_of_its_members():
 
 
 def test_curves_are_of_scaled_probabilities():
-    p, whole = predictor(), bag()
+    p = predictor()
+    whole = bag()
     _, plain = deletion_curves(p, whole)
     p.temperature = 2.5
     prediction, scaled = deletion_curves(p, whole)
@@ -158,7 +160,8 @@ def test_the_area_is_the_mean_difference_between_the_curves():
 
 
 def test_a_score_that_points_the_other_way_has_a_negative_area():
-    p, whole = predictor(), bag()
+    p = predictor()
+    whole = bag()
     prediction, _ = deletion_curves(p, whole)
     _, by_contribution = deletion_curves(p, whole, shown="contribution")
     with pytest.MonkeyPatch.context() as patch:
@@ -313,7 +316,9 @@ def test_bags_without_curves_are_counted_and_damage_is_named(tmp_path):
 
 
 def test_predictions_with_curves_are_the_predictions():
-    p, bags, found = predictor(), [bag(seed=k) for k in range(3)], []
+    p = predictor()
+    bags = [bag(seed=k) for k in range(3)]
+    found = []
     choice = MapScoreChoice(chosen="contribution", drops={}, bags=0, reason="", rule="")
     p.metadata = replace(p.metadata, map_score=choice)
     got = list(predicted_with_curves(p, bags, into=found))

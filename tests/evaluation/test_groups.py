@@ -7,8 +7,7 @@ import pytest
 from support.made_predictions import made
 
 from probsa.core import Bag
-from probsa.datasets import BagList, find_leaks, make_split, read_table
-from probsa.datasets.splits import Split
+from probsa.datasets import BagList, Split, find_leaks, make_split, read_table
 from probsa.evaluation import PREDICTIONS_TABLE, Context, Truth, read_predictions, write_predictions
 
 NAMES = ("a", "b", "c", "d")

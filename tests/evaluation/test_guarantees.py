@@ -14,7 +14,7 @@ from support.made_guarantees import joined, write_cohort
 from support.made_predictions import made
 from support.refusals import refused
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import Outputs, TextTable, seed_of
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import (
@@ -60,7 +60,8 @@ def numbers(tmp_path_factory):
 def evaluated(folder, table, *, part="test"):
     """Return the bags of a part, as a report has them."""
     predictions = read_predictions(folder)
-    truth, parts = read_truth(predictions, table), (part, "new")
+    truth = read_truth(predictions, table)
+    parts = (part, "new")
     named = enumerate(zip(predictions.bags, predictions.parts, strict=True))
     return Context(
         predictions=predictions,
@@ -102,9 +103,13 @@ def rows_of(folder, table, part):
 def write_numbers(folder, *, count=60, seed=0, parts=("val", "test")):
     """Write predicted numbers of patients with two bags each, and their table."""
     g = np.random.default_rng(seed)
-    predictions, targets, part_of = [], {}, {}
+    predictions = []
+    targets = {}
+    part_of = {}
     for k in range(count):
-        name, amount, sd = f"{folder.name}{k:03d}", g.normal(), float(g.uniform(0.5, 2))
+        name = f"{folder.name}{k:03d}"
+        amount = g.normal()
+        sd = float(g.uniform(0.5, 2))
         values = np.array([amount, sd, *(amount + sd * np.arange(-2, 3))], np.float32)
         about = {"std": 0.1 * np.abs(values), "task": "regression"}
         about["outputs"] = Outputs.of_number((0.05, 0.25, 0.5, 0.75, 0.95))
@@ -158,7 +163,8 @@ def test_sets_are_those_of_the_definition(cohort, per_class, score):
             if (sum((s > t).mean() for s in losses) + 1) / (k + 1) <= 0.2 + 1e-12
         )
         assert found["calibration_groups"][str(c) if per_class else "all"] == k
-    covered, sizes = [], []
+    covered = []
+    sizes = []
     for bags in test:
         inside = [[s[c] <= threshold[c] for c in (0, 1)] for _, s in bags]
         covered.append(np.mean([i[y] for i, (y, _) in zip(inside, bags, strict=True)]))
@@ -189,7 +195,8 @@ def test_intervals_are_those_of_the_definition(score, numbers, tmp_path):
     y, mean, sd = (np.array([float(r[c]) for r in rows]) for c in ("label", "mean", "sd"))
     scale = sd if score == "aps" else np.ones(len(rows))
     patient = np.array([int(r["bag"][-3:]) // 2 for r in rows])
-    part, off = np.array([r["part"] for r in rows]), (y - mean) / scale
+    part = np.array([r["part"] for r in rows])
+    off = (y - mean) / scale
 
     def over_patients(values, of="test"):
         groups = dict.fromkeys(patient[part == of].tolist())
@@ -200,7 +207,8 @@ def test_intervals_are_those_of_the_definition(score, numbers, tmp_path):
 
     q = found["half_width"]
     assert risk(q * (1 + 1e-6)) <= 0.2 < risk(q * (1 - 1e-6)) and found["calibration_groups"] == 15
-    inside, q = np.abs(off) <= q * (1 + 1e-6), q * (1 + 1e-6)
+    inside = np.abs(off) <= q * (1 + 1e-6)
+    q = q * (1 + 1e-6)
     got = {k: value(m) for k, m in found["metrics"].items()}
     assert got == {
         "coverage": pytest.approx(over_patients(inside)),
@@ -421,9 +429,11 @@ def test_sets_hold_the_classes_with_high_p_values(named, tmp_path, score, per_cl
 
 def test_the_table_agrees_with_the_evaluation_of_the_same_bags(tmp_path):
     folder, table = write_cohort(tmp_path / "p", parts=NEW, skill=2.5)
-    options, out = {"coverage": 0.9, "max_error": 0.2}, tmp_path / "sets.csv"
+    options = {"coverage": 0.9, "max_error": 0.2}
+    out = tmp_path / "sets.csv"
     written = write_sets(folder, GuaranteeOptions(**options), out=out, labels=table).to_dict()
-    report, rows = section(folder, table, **options).to_dict(), TextTable.read(out).rows
+    report = section(folder, table, **options).to_dict()
+    rows = TextTable.read(out).rows
     assert written["caution"] == report["caution"]
     for key in ("certified", "undecided", "max_error"):
         assert written[key] == report["accepted"][key]
@@ -444,9 +454,11 @@ def test_limits_of_numbers_are_written(numbers, tmp_path):
     assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
     assert list(written["bands"]) == ["all"]
     assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
-    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
+    folder = Path(shutil.copytree(numbers[0], tmp_path / "p"))
+    table = numbers[1]
     lines = (folder / "predictions.csv").read_text().splitlines()
-    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
+    place = lines[0].split(",").index("sd")
+    row = lines[4].split(",")
     row[place] = "0"
     (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
     with pytest.raises(InputError, match=f"'{row[0]}' .* 0,"):
@@ -479,7 +491,8 @@ def test_labels_of_new_bags_are_not_needed(tmp_path, per_class):
 )
 def test_no_table_is_written_that_would_lack_a_column_or_a_bag(tmp_path, parts, error, words):
     folder, table = write_cohort(tmp_path / "p", parts=parts)
-    options, out = GuaranteeOptions(coverage=0.8, max_error=0.1), tmp_path / "sets.csv"
+    options = GuaranteeOptions(coverage=0.8, max_error=0.1)
+    out = tmp_path / "sets.csv"
     refused(error, words, write_sets, folder, options, out=out, labels=table)
     assert not out.exists()
 

@@ -43,7 +43,8 @@ def measured(bags, positive=None, *, validation=None, **options):
 def mixed(count=12, *, seed=0, kind="logit"):
     """Bags of different sizes; odd ones are positive, and some instances are unlabelled."""
     rng = np.random.default_rng(seed)
-    bags, positive = [], {}
+    bags = []
+    positive = {}
     for b in range(count):
         n = 20 + b
         y = ((rng.random(n) < 0.4) & bool(b % 2)).astype(int)
@@ -73,7 +74,8 @@ def test_pooled_ranks_are_sklearns_over_all_and_over_positive_bags():
     got = measured(bags, positive)
     inside = [p for p in bags if positive[p.name]]
     for suffix, subset in (("", bags), ("_positive_bags", inside)):
-        y, mu = pooled(subset, "instance_labels"), pooled(subset, "attention_mean")
+        y = pooled(subset, "instance_labels")
+        mu = pooled(subset, "attention_mean")
         assert got[f"auroc{suffix}"].value == pytest.approx(sk.roc_auc_score(y, mu), abs=1e-12)
         expected = sk.average_precision_score(y, mu)
         assert got[f"average_precision{suffix}"].value == pytest.approx(expected, abs=1e-12)
@@ -121,7 +123,8 @@ def test_doubt_is_what_the_prediction_gives_the_other_call(kind):
     bags, positive = mixed(seed=1, kind="logit" if kind == "evidence" else kind)
     rng = np.random.default_rng(2)
     stored = {"logit": "weight_above_uniform", "evidence": "instance_probability"}.get(kind)
-    wrong, doubts = [], []
+    wrong = []
+    doubts = []
     for k, p in enumerate(bags):
         p = replace(p, score_kind=kind)
         share = p.attention_mean.astype(np.float64)
@@ -136,7 +139,8 @@ def test_doubt_is_what_the_prediction_gives_the_other_call(kind):
             known = p.instance_labels >= 0
             doubts.extend(expected[known])
             wrong.extend(((e > 0) != (p.instance_labels > 0))[known])
-    got, area = measured(bags, positive), sk.roc_auc_score(wrong, doubts)
+    got = measured(bags, positive)
+    area = sk.roc_auc_score(wrong, doubts)
     assert got["error_auroc_doubt"].value == pytest.approx(area, abs=1e-12)
     margin = got["error_auroc_margin"].value
     assert (margin == pytest.approx(area)) == (kind == "probability")
@@ -159,7 +163,8 @@ def test_a_call_may_flip_with_the_sign_of_the_evidence():
     np.testing.assert_array_equal(flip(p), [0.5, 0, 0.5])
     assert flip(replace(p, score_kind="logit")) is None
     # members with different scales, which disagree on the second instance
-    means, deviations = np.array([[2, -3.0], [0.2, 1.0]]), np.array([[0.5, 1.0], [1.0, 2.0]])
+    means = np.array([[2, -3.0], [0.2, 1.0]])
+    deviations = np.array([[0.5, 1.0], [1.0, 2.0]])
     members = [
         made(
             "a",
@@ -218,12 +223,14 @@ def test_calls_at_the_thresholds_of_validation_bags():
     got = measured(bags, positive, validation=validation)
     inside = [p for p in bags if positive[p.name]]
     chosen_on = [p for p in validation if positive[p.name]]
-    y, y_val = pooled(inside, "instance_labels"), pooled(chosen_on, "instance_labels")
+    y = pooled(inside, "instance_labels")
+    y_val = pooled(chosen_on, "instance_labels")
     e_val = np.concatenate([evidence(p.attention_mean, kind="logit") for p in chosen_on])
     e_val = e_val[np.concatenate([p.instance_labels >= 0 for p in chosen_on])]
     best = max(sk.f1_score(y_val, e_val >= t) for t in e_val)
     limit = max(t for t in e_val if sk.f1_score(y_val, e_val >= t) == best)
-    each, called = [], []
+    each = []
+    called = []
     for p in inside:
         known = p.instance_labels >= 0
         called.append((evidence(p.attention_mean, kind="logit") >= limit)[known])
@@ -250,7 +257,8 @@ def test_calls_at_the_thresholds_of_validation_bags():
 def test_the_top_breaks_ties_at_random(count):
     y = np.array([1, 0, 0, 1, 0, 1], dtype=bool)
     score = np.array([2.0, 2.0, 2.0, 1.0, 3.0, 1.0])
-    g, hits = np.random.default_rng(0), 0.0
+    g = np.random.default_rng(0)
+    hits = 0.0
     for _ in range(20_000):
         shuffled = g.permutation(len(y))
         hits += y[shuffled[np.argsort(-score[shuffled], kind="stable")[:count]]].mean()
@@ -259,7 +267,8 @@ def test_the_top_breaks_ties_at_random(count):
 
 def test_the_measures_of_one_bag():
     g = np.random.default_rng(1)
-    y, score = g.random(250) < 0.3, g.normal(size=250).round(1)
+    y = g.random(250) < 0.3
+    score = g.normal(size=250).round(1)
     area, precision, top, share = within_bag(y, score)
     u = rankdata(score)[y].sum() - y.sum() * (y.sum() + 1) / 2
     assert area == pytest.approx(u / (y.sum() * (~y).sum()), abs=1e-12)
@@ -355,7 +364,8 @@ def folded():
 
 def test_folds_are_ranked_separately():
     bags, positive, fold = folded()
-    got, whole = measured(bags, positive, folds=fold), measured(bags, positive)
+    got = measured(bags, positive, folds=fold)
+    whole = measured(bags, positive)
     parts = [measured([p for p in bags if fold[p.name] == f], positive) for f in (0, 1)]
     for name in ("auroc", "average_precision", "error_auroc_variance"):
         assert got[name].value == pytest.approx(np.mean([m[name].value for m in parts])), name
@@ -431,7 +441,8 @@ def test_bad_input():
     other, _ = mixed(4, kind="probability")
     with pytest.raises(InputError, match=r"'logit'.* 'prob"):
         measured(bags, positive, validation=other)
-    one, less = table(bags), table(bags[:-1])
+    one = table(bags)
+    less = table(bags[:-1])
     with pytest.raises(InputError, match=r"0 and 1 .*'b3'"):
         instance_metrics([one, less])
     with pytest.raises(InputError, match=r"^1 .* 2:"):

@@ -48,7 +48,8 @@ def test_a_bag_of_one_fold_has_the_values_of_the_run_that_tests_it(folds):
     run = runs[0]
     name = read_split(run).test[0]
     assert name in read_split(runs[1]).train + read_split(runs[1]).val
-    own, row = read_predictions(run.predictions), predicted.bags.index(name)
+    own = read_predictions(run.predictions)
+    row = predicted.bags.index(name)
     assert predicted.ood[row] == pytest.approx(own.ood[own.bags.index(name)])
     n = predicted.instances(name).attention_mean.shape[0]
     alone = read_null_scores(run.predictions, name, instances=n)
@@ -67,7 +68,8 @@ def test_a_new_bag_has_the_mean_of_both_runs(folds):
     maps = [null_maps_of([r.path]) for r in runs]
     distances = [distances_of([r.path]) for r in runs]
     for name in new[:3]:
-        bag, stored = bags.bag(name), bags.stored(name)
+        bag = bags.bag(name)
+        stored = bags.stored(name)
         expected = np.mean([d.scores(bag)["bag_ood_distance"] for d in distances])
         row = predicted.bags.index(name)
         assert predicted.ood_distance[row] == pytest.approx(expected, rel=1e-5)

@@ -81,7 +81,8 @@ def test_stored_bags_that_were_opened_without_a_graph_get_that_of_the_run(predic
 def test_one_bag_gives_a_list_of_one(predicted):
     predictor, table, arrays, _ = predicted
     name = table.bags[0]
-    x, coords = arrays[name].features, arrays[name].coords
+    x = arrays[name].features
+    coords = arrays[name].coords
     for one in ((x, coords), Bag.from_arrays(x, coords, name=name)):
         names = [name] if isinstance(one, tuple) else None
         predictions = predictor.predict(one, names=names)

@@ -14,7 +14,7 @@ from support.made_bags import made_bags
 from support.refusals import refused
 
 import probsa
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import read_json, write_bag, write_json
 from probsa.datasets import open_bags
 from probsa.errors import CheckpointError, InputError, MissingExtra, OutputExists, UnknownName

@@ -45,7 +45,8 @@ LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(co
 
 def _bag(name, *, classes=2, masks=True, kind="evidence", variance=1.0, members=False):
     """Return a bag whose class is the rest of the number in its name."""
-    rng, n = np.random.default_rng([*name.encode()]), 15
+    rng = np.random.default_rng([*name.encode()])
+    n = 15
     y = int(name.lstrip("abcdefghijklmnopqrstuvwxyz")) % classes
     truth = (rng.random(n) < 0.4) & (y > 0)
     p = [1 / (1 + np.exp(-rng.normal(1.5 * (2 * y - 1), 2)))]
@@ -303,7 +304,8 @@ def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
 def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
     folder = _folder(tmp_path / "p", masks=True, parts=("test",), variance=0.0)
     report = evaluate(folder, bootstrap=200)
-    text, m = _text(report), report.metrics["auroc"]
+    text = _text(report)
+    m = report.metrics["auroc"]
     assert f"{m.value:.3f} │ [{m.low:.3f}, {m.high:.3f}]" in text
     assert NO_VARIANCE in text
     for name in report.metrics:
@@ -362,7 +364,8 @@ def test_instances_of_positive_bags_by_hand(tmp_path):
     assert (got["items"], got["judged"]) == (300, "doubt")
     calibration = report["calibration"]["instances"]
     p = np.concatenate([b.instance_probability for b in inside]).astype(np.float64)
-    order, parts = np.argsort(p), np.arange(300) // 20
+    order = np.argsort(p)
+    parts = np.arange(300) // 20
     ece = sum(abs(np.sum(p[order][parts == b] - truth[order][parts == b])) for b in range(15)) / 300
     assert calibration["ece_adaptive"]["value"] == pytest.approx(ece)
     assert calibration["bins"]["low"][3] is not None
@@ -378,14 +381,16 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
     bags = _bags()
     report = _report(tmp_path / "p", bags)
     got = report.to_dict()["calibration"]
-    p, y = np.array([b.probability[0] for b in bags], np.float64), np.arange(40) % 2
+    p = np.array([b.probability[0] for b in bags], np.float64)
+    y = np.arange(40) % 2
     gaps = (p - y)[np.argsort(p)].reshape(4, 10).sum(1)
     assert got["bags"]["ece_adaptive"]["value"] == pytest.approx(np.abs(gaps).sum() / 40)
     assert got["bags"]["bins"]["count"] == [10] * 4
     assert got["temperature"] is None
     bags = _bags(60, classes=3)
     got = _report(tmp_path / "q", bags, classes=3).to_dict()
-    p, y = np.stack([b.probability for b in bags]).astype(np.float64), np.arange(60) % 3
+    p = np.stack([b.probability for b in bags]).astype(np.float64)
+    y = np.arange(60) % 3
     of_bags = got["doubt"]["bags"]["error_auroc"]
     assert of_bags["flip"]["reason"] == SEVERAL_CLASSES
     called = p.argmax(1)
@@ -425,7 +430,8 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
         assert got[section]["instances"] is None and got[section]["instances_reason"]
     _text(report)
     report = _report(tmp_path / "flat", _bags(variance=0.0))
-    text, doubt = _text(report), report.to_dict()["doubt"]
+    text = _text(report)
+    doubt = report.to_dict()["doubt"]
     for level, name in (("bags", "flip"), ("bags", "spread"), ("instances", "flip")):
         assert doubt[level]["error_auroc"][name]["reason"] == NO_VARIANCE
     assert report.metrics["error_auroc_spread"].reason == NO_VARIANCE
@@ -547,7 +553,8 @@ def test_a_run_stores_its_null_maps_and_a_report_needs_no_fit(run, monkeypatch):
 def test_null_maps_have_the_pooled_measures_of_the_model(run):
     report = evaluate(run.predictions, bootstrap=20)
     found = _values(report, "within_bags")["null_maps_pooled"]
-    truth, scores = [], {name: [] for name in found}
+    truth = []
+    scores = {name: [] for name in found}
     for name in _test_bags(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
             if not int(name) % 2:
@@ -572,17 +579,22 @@ def test_null_maps_have_the_pooled_measures_of_the_model(run):
 def test_calls_at_evidence_0_have_dice_recall_and_precision(run):
     report = evaluate(run.predictions, bootstrap=20)
     found = _values(report, "within_bags")
-    values, y, at_0 = [], [], []
+    values = []
+    y = []
+    at_0 = []
     for name in _test_bags(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
-            truth, called = f["instance_labels"][:] > 0, f["attention_mean"][:] > 0
+            truth = f["instance_labels"][:] > 0
+            called = f["attention_mean"][:] > 0
         if truth.any():
             values.append(2 * (truth & called).sum() / (truth.sum() + called.sum()))
         if int(name) % 2:  # a positive bag
             y.append(truth)
             at_0.append(called)
     assert found["maps"]["evidence"]["dice"].value == pytest.approx(np.mean(values), abs=1e-12)
-    truth, called, at = np.concatenate(y), np.concatenate(at_0), found["at_threshold"]
+    truth = np.concatenate(y)
+    called = np.concatenate(at_0)
+    at = found["at_threshold"]
     assert at["recall"].value == pytest.approx(sk.recall_score(truth, called))
     assert at["precision"].value == pytest.approx(sk.precision_score(truth, called))
     assert at["precision"].low <= at["precision"].value <= at["precision"].high
@@ -596,7 +608,8 @@ def test_predictions_of_new_bags_get_the_stored_null_maps(run, new, tmp_path):
     found = _values(evaluate(new, part="all", bootstrap=0), "within_bags")
     assert "single_instance" in found["null_maps"] and found["counted_bags"] > 3
     null_maps_file(run.path).rename(tmp_path / "kept")
-    features, labels = tmp_path / "new" / "features", tmp_path / "new" / "labels.csv"
+    features = tmp_path / "new" / "features"
+    labels = tmp_path / "new" / "labels.csv"
     try:
         predict_folder(run.path, features, out=tmp_path / "plain", labels=labels, device="cpu")
     finally:

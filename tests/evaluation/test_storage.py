@@ -416,7 +416,8 @@ def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outpu
         threshold=0.3 if task == "binary" else None,
     )
     read = read_predictions(tmp_path / "p")
-    frame, columns = read.to_frame(), {"label": "Int64"} if task != "regression" else {}
+    frame = read.to_frame()
+    columns = {"label": "Int64"} if task != "regression" else {}
     table = pd.read_csv(tmp_path / "p" / "predictions.csv", dtype=columns)
     calls = frame.pop("call")
     if "group" in table:

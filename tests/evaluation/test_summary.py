@@ -91,7 +91,8 @@ def test_a_model_at_chance_is_called_one(tmp_path):
 
 
 def test_validation_bags_say_that_a_model_is_at_chance_only_where_test_bags_cannot(tmp_path):
-    good, bad = np.linspace(0, 1, 40), np.random.default_rng(0).random(40)
+    good = np.linspace(0, 1, 40)
+    bad = np.random.default_rng(0).random(40)
     y = {f"b{k}": int(k % 40 >= 20) for k in range(80)}
     parts = {f"b{k}": "val" for k in range(40, 80)}
     folder = _folder(tmp_path / "p", [*good, *bad], labels=y, parts=parts)
@@ -102,7 +103,8 @@ def test_validation_bags_say_that_a_model_is_at_chance_only_where_test_bags_cann
 
 
 def test_few_groups_and_patients_without_two_kinds(tmp_path):
-    folder, table = _folder(tmp_path / "p"), tmp_path / "labels.csv"
+    folder = _folder(tmp_path / "p")
+    table = tmp_path / "labels.csv"
     rows = [f"b{k},{int(k >= 4)},g{k % 4}" for k in range(8)]
     table.write_text("\n".join(["bag,label,group", *rows]) + "\n")
     report = evaluate(folder, labels=table, bootstrap=50)
@@ -130,7 +132,8 @@ def test_one_diseased_patient_gives_no_interval_and_is_not_better_than_chance(tm
 
 def test_the_map_is_told_beside_the_best_null_map(tmp_path):
     report = evaluate(_folder(tmp_path / "p", masks=True), bootstrap=50)
-    lines, within = _lines(report), next(s for s in report.sections if s.key == "within_bags")
+    lines = _lines(report)
+    within = next(s for s in report.sections if s.key == "within_bags")
     assert lines["map"] == within.values["comparisons"][-1].sentence
     better = within.values["comparisons"][-1]
     assert (better.verdict, better.reservation) == ("better", "")

@@ -40,7 +40,8 @@ def names(folder):
 
 
 def test_every_format_at_once(tmp_path, slides, capsys):
-    preds, out = predictions(tmp_path / "p", slide_bag()), tmp_path / "out"
+    preds = predictions(tmp_path / "p", slide_bag())
+    out = tmp_path / "out"
     status, text, _ = run(
         capsys,
         preds,
@@ -67,7 +68,8 @@ def test_every_format_at_once(tmp_path, slides, capsys):
 
 
 def test_pictures_stay_the_default_and_tiles_are_on_request(tmp_path, capsys):
-    preds, out = predictions(tmp_path / "p", slide_bag()), tmp_path / "out"
+    preds = predictions(tmp_path / "p", slide_bag())
+    out = tmp_path / "out"
     assert run(capsys, preds, "--out", out)[0] == 0
     assert names(out) == ["a.png"]
     assert run(capsys, preds, "--out", out, "--geojson")[0] == 0
@@ -114,7 +116,8 @@ def test_wrong_requests_write_nothing(tmp_path, capsys, flags, words):
 
 
 def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, slides, monkeypatch):
-    preds, out = predictions(tmp_path / "p", slide_bag()), tmp_path / "out"
+    preds = predictions(tmp_path / "p", slide_bag())
+    out = tmp_path / "out"
     out.mkdir()
     temporary_of(out / "a.ome.tiff").write_text("left by a process that was killed")
     foreign = temporary_of(out / "other.ome.tiff")

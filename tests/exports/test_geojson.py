@@ -51,7 +51,8 @@ def regions(collection) -> dict[float, object]:
 
 
 def test_one_closed_square_a_patch_in_whole_level_0_pixels(tmp_path):
-    p, side = slide(offset=(1000, 73_001)), int(STRIDE)
+    p = slide(offset=(1000, 73_001))
+    side = int(STRIDE)
     for feature, (x, y) in zip(tiles(p, tmp_path), p.coords.tolist(), strict=True):
         assert (feature["type"], feature["geometry"]["type"]) == ("Feature", "Polygon")
         (ring,) = feature["geometry"]["coordinates"]

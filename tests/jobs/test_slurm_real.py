@@ -12,7 +12,7 @@ from support.slurm_cluster import NoCluster, slurm_cluster
 from support.stored import write_folder
 
 from probsa.benchmark import Watch, count_states, read_grid, run_grid
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import read_bag
 from probsa.jobs import SlurmJobs, slurm
 from probsa.jobs.slurm import run_jobs

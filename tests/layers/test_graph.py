@@ -86,7 +86,8 @@ def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, 
     g = torch.Generator().manual_seed(0)
     m = (spread * torch.rand(len(arcs), 5, generator=g, dtype=F64)).requires_grad_()
     t = torch.tensor([1.3], dtype=F64, requires_grad=True)
-    actual, want = aggregate_softmax(arcs, m, t), softmax_by_loop(arcs, m, t)
+    actual = aggregate_softmax(arcs, m, t)
+    want = softmax_by_loop(arcs, m, t)
     assert bool((actual[dense(arcs).sum(1) == 0] == 0).all())
     weight = torch.randn(actual.shape, generator=g, dtype=F64)
     ours = torch.autograd.grad((actual * weight).sum(), (m, t))
@@ -98,7 +99,8 @@ def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, 
 def test_a_bag_is_not_shifted_by_its_batch_mates():
     """A bag with large messages and one with small messages share a batch."""
     first, second = (random_bag(6, seed=seed, dtype=torch.float32) for seed in (1, 2))
-    m, t = torch.rand(12, 3), torch.ones(1)
+    m = torch.rand(12, 3)
+    t = torch.ones(1)
     m[6:] += 1e3
     together = aggregate_softmax(both_ways(pack([first, second])), m, t)
     alone = aggregate_softmax(both_ways(pack([first])), m[:6], t)

@@ -127,7 +127,8 @@ def test_the_first_variance_is_the_one_asked_for(bounds, initial):
 
 @pytest.mark.parametrize("ell", [-1e6, -12.0, -9.0, -3.0, 0.0, 3.0, 6.0, 1e6])
 def test_the_bound_of_the_log_variance_is_smooth_and_not_flat_near_it(ell):
-    layer, free = diagonal_layer(), diagonal_layer(log_variance_bounds=None)
+    layer = diagonal_layer()
+    free = diagonal_layer(log_variance_bounds=None)
     for bounded in (layer, free):
         nn.init.constant_(bounded.log_variance.bias, ell)
     log_variance = layer(values(N, 6)).variance.log()
@@ -171,7 +172,8 @@ def test_first_layers_are_linear_maps_with_or_without_relu(widths, activation):
 
 
 def test_dropout_of_the_first_layers_acts_in_training_only():
-    embed, x = seeded(Embed, 6, 400, dropout=0.5, activation="identity"), values(N, 6)
+    embed = seeded(Embed, 6, 400, dropout=0.5, activation="identity")
+    x = values(N, 6)
     assert 0.45 < (embed(x) == 0).double().mean().item() < 0.55
     assert (embed.eval()(x) == 0).sum().item() == 0
 

@@ -10,7 +10,9 @@ from probsa.layers import NystromLayer, NystromOptions
 from probsa.layers.nystrom import pseudo_inverse
 
 SIZES = (1, 3, 4, 5, 9, 17, 18, 19, 20, 33)
-WIDTH, HEADS, LANDMARKS = 12, 3, 4
+WIDTH = 12
+HEADS = 3
+LANDMARKS = 4
 
 
 def layer_of(width: int = WIDTH, **more) -> NystromLayer:
@@ -41,7 +43,8 @@ def dense(layer: NystromLayer, x: Tensor, *, masked: bool) -> tuple[Tensor, Tens
 
     If masked, padding rows, and windows of only such rows, get the most negative logit.
     """
-    n, m = len(x), layer.options.landmarks
+    n = len(x)
+    m = layer.options.landmarks
     x = layer.norm(x)
     q, k, v = (x @ layer.qkv.weight.T).view(n, 3, HEADS, -1).permute(1, 2, 0, 3)
     p = -n % m
@@ -61,7 +64,8 @@ def dense(layer: NystromLayer, x: Tensor, *, masked: bool) -> tuple[Tensor, Tens
     a = softmax(*means, count, count)
     b = softmax(means[0], k, count, real)
     valid = count > 0  # the inverse leaves out windows without tokens
-    z, used = torch.zeros_like(a), a[:, valid][:, :, valid]
+    z = torch.zeros_like(a)
+    used = a[:, valid][:, :, valid]
     inverse = inverse_by_the_formula(used, layer.options.pinv_iterations)
     z[:, valid[:, None] & valid] = inverse.flatten(1)
     s = f @ z @ b
@@ -117,7 +121,8 @@ def test_autocast_leaves_everything_between_the_linear_maps_in_single_precision(
     x = torch.randn(50, 32)
     with torch.autocast("cpu", torch.bfloat16):
         (bag,) = layer.look(x, (50,))
-        rough, row = layer(x, (50,)), bag.row(0)
+        rough = layer(x, (50,))
+        row = bag.row(0)
     assert {bag.q.dtype, bag.inverse.dtype, bag.result().dtype} == {torch.float32}
     assert torch.equal(row, bag.row(0))
     assert (rough - layer(x, (50,))).abs().max() < 0.02

@@ -41,7 +41,9 @@ def dirac(p: Prediction) -> Prediction:
 def three() -> dict[str, Prediction]:
     """Return a plain method, a probabilistic one, and one with another kind of score, of one
     slide."""
-    a, b, c = slide(at=0, instance_labels=LABELS), slide(at=3), slide(at=5)
+    a = slide(at=0, instance_labels=LABELS)
+    b = slide(at=3)
+    c = slide(at=5)
     return {
         "plain": dirac(a),
         "diag": replace(b, attention_mean=4 * b.attention_mean),
@@ -56,7 +58,8 @@ def names_of(figure: Figure) -> list[str]:
 def pixels(path: Path, figure: Figure, name: str, p: Prediction) -> np.ndarray:
     """Return the colour in the middle of each instance's square in one panel."""
     image = np.asarray(Image.open(path).convert("RGB"))
-    ax, layout = axes(figure, name), place(p)
+    ax = axes(figure, name)
+    layout = place(p)
     centres = ax.transData.transform(layout.corners + layout.side / 2)
     return image[image.shape[0] - 1 - centres[:, 1].astype(int), centres[:, 0].astype(int)]
 
@@ -299,7 +302,8 @@ def test_the_plot_has_a_dot_per_patch_and_lines_on_which_calls_flip_alike():
     np.testing.assert_allclose(shown[np.lexsort(shown.T)], expected[np.lexsort(expected.T)])
     lines = [line for line in ax.lines if len(line.get_xdata()) == 3]
     for line, probability in zip(lines, RAYS, strict=True):
-        m, s = line.get_xdata()[0], line.get_ydata()[0]
+        m = line.get_xdata()[0]
+        s = line.get_ydata()[0]
         at = {"attention_mean": np.float32([m]), "attention_variance": np.float32([s**2])}
         assert flip(replace(p, **at))[0] == pytest.approx(probability, abs=1e-6)
 

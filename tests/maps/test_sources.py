@@ -166,7 +166,8 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         whole = (slides / "a.png").read_bytes()
         (slides / "a.png").write_bytes(whole[: len(whole) // 3])
     a, b = (replace(bag(lattice()), name=name) for name in "ab")
-    preds, out = write_folder(tmp_path / "p", a, b), tmp_path / "maps"
+    preds = write_folder(tmp_path / "p", a, b)
+    out = tmp_path / "maps"
     status, text = run(capsys, preds, "--out", out, "--slides", slides, "--json")
     assert status == 1
     (failed,) = json.loads(text)["failed"]
@@ -317,7 +318,8 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     patches = CohortSources(work).patches(p)
     assert patches is not None
     assert (patches.size, patches.stride) == (128, 64)
-    preds, out = write_folder(tmp_path / "p", p), tmp_path / "m"
+    preds = write_folder(tmp_path / "p", p)
+    out = tmp_path / "m"
     status, said = run(
         capsys,
         preds,

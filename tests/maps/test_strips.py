@@ -25,7 +25,9 @@ from probsa.maps.strips import (
 )
 from probsa.slides import Scan
 
-POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
+POSITIVE = (213, 94, 0)
+NEGATIVE = (86, 180, 233)
+UNKNOWN = (128, 128, 128)
 UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
 
 
@@ -90,7 +92,8 @@ def test_a_slide_has_no_slices():
 def test_all_slices_are_shown_up_to_sixty_and_those_that_lead_beyond():
     rng = np.random.default_rng(1)
     for n in (1, 28, MOST, MOST + 1, 300):
-        mean, position = rng.normal(size=n), rng.permutation(n) * 2.5
+        mean = rng.normal(size=n)
+        position = rng.permutation(n) * 2.5
         rows = select_rows(mean, position)
         assert (np.diff(position[rows]) > 0).all()
         want = np.arange(n) if n <= MOST else np.argsort(mean)[-SELECTED:]
@@ -145,7 +148,8 @@ def test_slices_do_not_touch_and_fill_few_columns(n):
 
 
 def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
-    s, labels = scan(UNEVEN), np.array([0, 1, -1] * 4)
+    s = scan(UNEVEN)
+    labels = np.array([0, 1, -1] * 4)
     p = scan_bag(UNEVEN[::-1], instance_labels=labels)  # from the top of the head downwards
     path = tmp_path / "map.png"
     figure = draw_strip(p, s, also=VARIANCES)
@@ -153,7 +157,8 @@ def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
     picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     ax = axes(figure, "slices")
     box = ax.get_window_extent()
-    left, top = round(box.x0), round(len(picture) - box.y1)
+    left = round(box.x0)
+    top = round(len(picture) - box.y1)
     tiles = slice_tiles(s, list(range(12)), swatches=[np.zeros((12, 3), np.uint8)] * 2)
     w, h = tiles.size
     assert box.width == pytest.approx(tiles.image.shape[1])

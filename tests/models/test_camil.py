@@ -30,7 +30,8 @@ def test_the_scores_of_the_originals_neighbourhoods(golden, b):
     # the scores over these arcs, from the instance vectors of the original's encoder
     wq, wk = (golden.state[f"encoder.custom_att.{k}_weight_params"] for k in ("wq", "wk"))
     model = build("camil", in_dim=len(wq), embed=None, heads=4, query_dim=wq.shape[1])
-    model.queries.weight.data, model.keys.weight.data = wq.T, wk.T
+    model.queries.weight.data = wq.T
+    model.keys.weight.data = wk.T
     bags = pack([replace(bag, arcs=arcs, arc_weights=weights)])
     t = golden.expected(f"bag{b}.encoder_output")
     close(
@@ -44,7 +45,8 @@ def test_the_scores_of_the_originals_neighbourhoods(golden, b):
 def test_the_gradients_of_torchmil(shared_golden, b):
     """Its queries and keys are the rows of one weight."""
     golden = Golden(shared_golden, "torchmil_camil")
-    model, bag = golden.model(), golden.bag(b, weights=golden.tensors[f"bag{b}.edge_weight"])
+    model = golden.model()
+    bag = golden.bag(b, weights=golden.tensors[f"bag{b}.edge_weight"])
     bags = pack([bag])
     loss = model.losses(model(bags), bags)["nll"]
     pair = [model.queries.weight, model.keys.weight]
@@ -75,7 +77,8 @@ def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor
 def test_edges_count_both_ways_and_arcs_go_before_them():
     """The fourth bag has arcs, which have a direction; an instance may be its own neighbour."""
     model = make("camil").double()
-    sizes, densities = (11, 6, 5, 9), (0.4, 0.4, 0.0, 0.4)
+    sizes = (11, 6, 5, 9)
+    densities = (0.4, 0.4, 0.0, 0.4)
     bags = [
         random_bag(n, seed=n, features=6, density=d) for n, d in zip(sizes, densities, strict=True)
     ]
@@ -86,7 +89,8 @@ def test_edges_count_both_ways_and_arcs_go_before_them():
     assert bool((arcs[0] == arcs[1]).any()) and not torch.equal(a, a.T)
     bags[3] = replace(bags[3], arcs=arcs, arc_weights=a[arcs[0], arcs[1]])
     for batch, wanted in ((bags[:3], matrices), (bags[3:], [a])):
-        out, start = model(pack(batch)), 0
+        out = model(pack(batch))
+        start = 0
         for b, (bag, matrix) in enumerate(zip(batch, wanted, strict=True)):
             logit, f, e = by_the_equations(model, bag, matrix)
             rows = slice(start, start := start + len(bag))
@@ -148,7 +152,8 @@ def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
     arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
     assert bool((weights == 1).all())  # equal features have the largest similarity
     assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    one_place, x = torch.zeros(12, 2), torch.randn(12, 3)
+    one_place = torch.zeros(12, 2)
+    x = torch.randn(12, 3)
     arcs, _ = nearest_arcs(one_place, x)  # the instance itself, then the first ones
     for i, near in enumerate(arcs[1].view(12, 8).tolist()):
         assert near == [i, *[j for j in range(12) if j != i][:7]]

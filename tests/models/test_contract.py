@@ -134,7 +134,8 @@ def test_a_bag_does_not_see_its_batch_mates(model, with_noise):
     with torch.no_grad():
         together = model(whole, noise=noise)
         terms = model.losses(together, whole)
-        start, alone_terms = 0, {k: [] for k in terms}
+        start = 0
+        alone_terms = {k: [] for k in terms}
         for k, (bag, bag_noise) in enumerate(zip(bags, parts, strict=True)):
             single = pack([bag])
             alone = model(single, noise=bag_noise)
@@ -218,7 +219,8 @@ ODD = [
 
 
 def odd_batches(model: Model, *, label: int, dtype) -> dict[str, list[Bag]]:
-    few, some = model.min_instances, max(7, model.min_instances)
+    few = model.min_instances
+    some = max(7, model.min_instances)
 
     def bag(n: int, edges: Tensor | None = None) -> Bag:
         return make_bag("a", n, y=label, dtype=dtype, edges=edges)
@@ -294,7 +296,8 @@ def test_training_reaches_every_parameter_and_lowers_the_loss(model):
         losses = model.losses(model(bags, noise=noise), bags)
         return objective(losses, weights=model.loss_weights, kl_weight=1.0).item()
 
-    before, seen = loss(), train_a_little(model, bags, steps=30)
+    before = loss()
+    seen = train_a_little(model, bags, steps=30)
     assert loss() < before
     assert {k for k, v in seen.items() if v == 0} <= model.without_effect
     rounding = 1e-12 * max(seen.values())
@@ -315,10 +318,12 @@ def test_by_name_arguments_and_weights_it_is_the_same_model(name):
 
 def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients(model):
     model.eval()
-    bags, logits = batch(model), []
+    bags = batch(model)
+    logits = []
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
-            first, again = model(pack(bags)), model(pack(bags))
+            first = model(pack(bags))
+            again = model(pack(bags))
             backwards = model(pack(bags[::-1]))
         assert torch.equal(first.logits, again.logits)
         same(first.logits, backwards.logits.flip(0))
@@ -327,7 +332,8 @@ def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients
 
 
 def test_noise_comes_from_the_caller_the_generator_or_the_seed(name):
-    model, other = make(name, seed=1).double(), make(name, seed=2).double()
+    model = make(name, seed=1).double()
+    other = make(name, seed=2).double()
     bags = pack(batch(model))
     for training in (True, False):
         model.train(training), other.train(training)
@@ -356,7 +362,8 @@ def test_noise_comes_from_the_caller_the_generator_or_the_seed(name):
 
 
 def test_single_precision_is_double_precision_rounded(name):
-    single, double = make(name), make(name).double()
+    single = make(name)
+    double = make(name).double()
     bags = pack(batch(single))
     noise = noise_for(len(bags.x))
     coarse = pack(batch(single, dtype=torch.float32))
@@ -412,7 +419,8 @@ def test_more_classes(name, classes):
 def test_class_weights_reach_the_loss(name):
     if "class_weights" not in arguments(name):
         pytest.skip("the model takes no class weights")
-    plain, weighed = make(name).double(), make(name, class_weights=(0.5, 3.0)).double()
+    plain = make(name).double()
+    weighed = make(name, class_weights=(0.5, 3.0)).double()
     weighed.load_state_dict(plain.state_dict(), strict=False)
     for y, weight in ((0, 0.5), (1, 3.0)):
         bags = pack([make_bag("a", plain.min_instances + 3, y=y)])
@@ -448,7 +456,8 @@ def test_a_name_and_a_width_suffice_and_labels_are_needed_for_losses_alone(name)
     provenance = model.provenance
     assert all(text.strip() for text in asdict(provenance).values())
     assert "http" in provenance.paper or "arXiv" in provenance.paper
-    n, one = model.min_instances + 3, torch.float32
+    n = model.min_instances + 3
+    one = torch.float32
     out = model(pack([make_bag("a", n, y=None, dtype=one)]))
     check_output(out, [n], 1)
     for y in (None, 2):

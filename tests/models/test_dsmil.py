@@ -35,14 +35,16 @@ def test_both_streams_by_hand_and_the_score_is_a_mean_of_both(c, labels):
     own = model("bag")
     bags = pack([random_bag(7, seed=1, features=6, y=1), random_bag(4, seed=2, features=6, y=0)])
     out = own(bags)
-    bag, top = [], []
+    bag = []
+    top = []
     for x in bags.x.split([7, 4]):
         h = own.embed(x)
         instance = own.instance_classifier(h)
         a = (own.query(h) @ own.query(h)[instance.argmax(0)].T).softmax(0)
         bag.append(own.classifier((a.T @ own.value(h))[None])[0, :, 0])
         top.append(instance.amax(0))
-    bag, top = torch.stack(bag), torch.stack(top)
+    bag = torch.stack(bag)
+    top = torch.stack(top)
     same(out.logits[:, 0], bag)
     for logits, name in ((bag, "nll"), (top, "instance")):
         one_hot = bags.y[:, None].double() if c == 1 else F.one_hot(bags.y, c).double()

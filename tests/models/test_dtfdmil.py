@@ -25,7 +25,8 @@ def golden(shared_golden) -> Golden:
 
 
 def run(golden: Golden, b: int, distill: str):
-    model, bags = golden.model(distill=distill), pack([golden.bag(b)])
+    model = golden.model(distill=distill)
+    bags = pack([golden.bag(b)])
     noise = golden.noise(b)
     groups = model.groups(bags, noise=noise, generator=None)
     return model, bags, groups, model(bags, noise=noise)

@@ -208,7 +208,8 @@ def slides_of_two_findings(count: int, n: int = 20):
     """Return slides of normal tissue, without a finding or with one of two in a quarter of it."""
     g = torch.Generator().manual_seed(0)
     i = torch.arange(n - 1)
-    bags, tissue = [], torch.zeros(count, n, dtype=torch.long)
+    bags = []
+    tissue = torch.zeros(count, n, dtype=torch.long)
     for k in range(count):
         y = k % 3
         tissue[k, 5 : 5 + n // 4] = y
@@ -236,7 +237,8 @@ def test_negatives_of_several_classes_do_not_forbid_normal_tissue_beside_a_findi
             optimiser.step()
         return probability_positive(model(bags).attention).detach()
 
-    without, with_term = fitted(0.0), fitted(1.0)
+    without = fitted(0.0)
+    with_term = fitted(1.0)
     normal = [float(p[beside, 0].mean()) for p in (without, with_term)]
     findings = [float(p[tissue == 0, 1:].mean()) for p in (without, with_term)]
     assert normal[0] > 0.7 and normal[1] > normal[0] - 0.05

@@ -97,7 +97,8 @@ def second_time(model: GTP, t: Tensor, *, start: float | None) -> Tensor:
 
     The relevance of the logit is `start`, or the logit itself.
     """
-    traces, x = [], t
+    traces = []
+    x = t
     for block in model.blocks:
         traces.append(steps(block, x))
         x = traces[-1].out

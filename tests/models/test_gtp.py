@@ -49,7 +49,8 @@ def test_a_prediction_is_the_originals(gtp, b, double):
 @EACH
 @pytest.mark.parametrize("training", [False, True])
 def test_every_step_and_gradient_is_the_originals(gtp, b, training):
-    model, bag = gtp.model().train(training), gtp.bag(b)
+    model = gtp.model().train(training)
+    bag = gtp.bag(b)
     bags = pack([bag])
     out = model(bags)
     losses = model.losses(out, bags)
@@ -95,7 +96,9 @@ def test_the_edge_list_is_the_matrix(weighted):
     arcs = graph(packed, weighted=weighted, dtype=F64)
     h, s = model.nodes(model.embed(packed.x), arcs)
     pooled, gram = pool_clusters(s.softmax(1), h, packed.sizes)
-    cuts, fars, start = mincut(s.softmax(1), arcs), ortho(gram), 0
+    cuts = mincut(s.softmax(1), arcs)
+    fars = ortho(gram)
+    start = 0
     for k, bag in enumerate(bags):
         a = adjacency(bag) if weighted else (adjacency(bag) > 0).double()
         own = slice(start, start := start + len(bag))

@@ -51,7 +51,8 @@ def test_a_step_of_the_original_s_memory(golden, b):
     bags = pack([labelled(model, golden, b)])
     out = model(bags)
     assert not model.restrict and model.bank_epochs == 200
-    model.restrict, model.warmup_epochs = True, 0
+    model.restrict = True
+    model.warmup_epochs = 0
     model.start_epoch(100, 300)
     assert model._momentum == pytest.approx(golden.expected(f"bag{b}.conf_ema_m_epoch100").item())
     model.start_epoch(0, 300)
@@ -59,7 +60,8 @@ def test_a_step_of_the_original_s_memory(golden, b):
     after = golden.expected(f"bag{b}.confidence_after")
     close(model.memory()[f"bag{b}"], after)
     close(model.prototypes, golden.expected(f"bag{b}.prototypes_after"))
-    before, candidates = golden.tensors[f"bag{b}.confidence"], golden.tensors[f"bag{b}.partial_y"]
+    before = golden.tensors[f"bag{b}.confidence"]
+    candidates = golden.tensors[f"bag{b}.partial_y"]
     score = golden.expected(f"bag{b}.score_prot")
     close(softened(before, score, candidates.bool(), momentum=0.95), after)
 
@@ -93,7 +95,8 @@ def sequential(model, x, p, bags):
 
 @pytest.mark.parametrize("classes", [1, 2])
 def test_prototypes_move_to_the_surest_of_their_class_and_labels_after_the_warm_up(classes):
-    model, bags = small(n_classes=classes, warmup_epochs=2), four_bags()
+    model = small(n_classes=classes, warmup_epochs=2)
+    bags = four_bags()
     for epoch in range(3):
         assert not model.memory()
         model.start_epoch(epoch, 4)
@@ -133,7 +136,8 @@ def test_instance_labels_are_distributions_that_start_at_the_bag_s(classes):
 
 def test_labels_use_the_prototypes_that_the_step_has_seen(monkeypatch):
     monkeypatch.setattr(iibmil, "BANK_MOMENTUM", (0.5, 0.5))
-    model, bags = small(warmup_epochs=0), four_bags()
+    model = small(warmup_epochs=0)
+    bags = four_bags()
     model.prototypes.copy_(torch.randn(2, 8, dtype=F64))
     out = model(bags)
     model.after_step(out, bags)
@@ -143,7 +147,8 @@ def test_labels_use_the_prototypes_that_the_step_has_seen(monkeypatch):
 
 
 def test_the_schedule_of_the_instance_labels_momentum():
-    model, seen = small(), []
+    model = small()
+    seen = []
     for epoch, epochs in ((0, 100), (50, 100), (100, 100), (7, 10)):
         model.start_epoch(epoch, epochs)
         seen.append(model._momentum)
@@ -153,7 +158,8 @@ def test_the_schedule_of_the_instance_labels_momentum():
 
 
 def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
-    model, bags = small(warmup_epochs=0).eval(), four_bags()
+    model = small(warmup_epochs=0).eval()
+    bags = four_bags()
     out = model(bags)
     fresh = model.losses(out, bags)
     log_p = out.extras["instance_logits"].log_softmax(1).split(list(bags.sizes))
@@ -175,7 +181,8 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
 def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
     """Its network differs: a pre-norm encoder, and a class token that attends to the bag."""
     reference = Golden(shared_golden, "torchmil_iibmil")
-    state, x = reference.state, reference.tensors[f"bag{b}.x"]
+    state = reference.state
+    x = reference.tensors[f"bag{b}.x"]
     encoder = TransformerLayer(32, 24, heads=4, out_proj=False)
     converted = {}
     for key, value in reference.under("state.encoder.layers.0").items():

@@ -49,7 +49,8 @@ def integrand(z: float, mean: float, deviation: float) -> float:
 def test_one_logit_is_the_integral_over_the_posterior(deviation):
     mean = torch.linspace(-6, 6, 7, dtype=F64)
     q = Diagonal(mean, torch.full_like(mean, deviation**2))
-    alpha, bias = torch.tensor([1.3], dtype=F64), torch.tensor([-0.4], dtype=F64)
+    alpha = torch.tensor([1.3], dtype=F64)
+    bias = torch.tensor([-0.4], dtype=F64)
     probability, grades = predicted_alone(q, Bernoulli(), alpha=alpha, bias=bias)
     assert grades is None
     for m, actual in zip(mean.tolist(), probability[:, 0].tolist(), strict=True):
@@ -123,8 +124,11 @@ def test_it_does_not_depend_on_batch_mates():
 def test_probabilities_come_true_where_the_model_is_right_and_positive_mass_does_not():
     """The world is the model: f ~ q, and the instance is positive with σ(αf + b)."""
     rng = np.random.default_rng(0)
-    n, alpha, bias = 40_000, 1.2, -0.5
-    mean, deviation = rng.normal(0.3, 2, n), rng.uniform(0.1, 1.5, n)
+    n = 40_000
+    alpha = 1.2
+    bias = -0.5
+    mean = rng.normal(0.3, 2, n)
+    deviation = rng.uniform(0.1, 1.5, n)
     f = mean + deviation * rng.normal(size=n)
     y = rng.random(n) < expit(alpha * f + bias)
     q = Diagonal(torch.from_numpy(mean), torch.from_numpy(deviation**2))
@@ -150,7 +154,9 @@ def test_doubt_of_attention_is_right_in_simulation(variance, hidden):
 
     hidden: the least share of wrong calls that a constant normaliser does not see.
     """
-    n, samples, worlds = 35, 4000, 4000
+    n = 35
+    samples = 4000
+    worlds = 4000
     g = torch.Generator().manual_seed(0)
     mean = torch.randn(n, generator=g, dtype=F64)
     deviation = math.sqrt(variance)

@@ -242,7 +242,8 @@ def results(name: str, **options: Any) -> Tensor:
 
     Noise is added to initial values, some of which are 0. No optimiser takes a step.
     """
-    model, bags = made(name, **options).double().train(), some_bags()
+    model = made(name, **options).double().train()
+    bags = some_bags()
     generator = torch.Generator().manual_seed(3)
     for p in model.parameters():
         p.data += 0.3 * torch.randn(p.shape, generator=generator, dtype=F64)

@@ -202,7 +202,8 @@ def survival_losses(logits: Tensor, y: int, *, censored: Tensor) -> dict[str, Te
 
 
 def survival(golden: Golden, model, bags, out) -> dict[str, Tensor]:
-    f, logits = out.attention.mean, out.logits[0]
+    f = out.attention.mean
+    logits = out.logits[0]
     b = bags.names[0]
     nll = survival_losses(logits[0], int(bags.y[0]), censored=golden.expected(f"{b}.censor"))
     ce = model.losses(out, bags)["nll"]
@@ -259,7 +260,9 @@ def iibmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
     model.restore_memory({b: golden.tensors[f"{b}.confidence"]})
     losses = model.losses(out, bags)
     assert model.loss_weights == {"instance": 5.0}
-    t, x, cross = model.queries[None], model.instances(bags), {}
+    t = model.queries[None]
+    x = model.instances(bags)
+    cross = {}
     for k, layer in enumerate(model.decoder):
         t, weights = layer(t, x, bags.sizes)
         cross[f"cross_att{k}"] = weights.T
@@ -282,9 +285,11 @@ def iibmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
 
 
 def transmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
-    encoder, n = model.encoder, bags.sizes[0]
+    encoder = model.encoder
+    n = bags.sizes[0]
     (x,) = encoder.tokens(model.embed(bags.x), bags.sizes)
-    actual, count = {"seq1": x}, len(x)
+    actual = {"seq1": x}
+    count = len(x)
     for k, block in enumerate(encoder.blocks, 1):
         (attention,) = block.look(x, [count])
         x = actual[f"after_layer{k}"] = block(x, [count])

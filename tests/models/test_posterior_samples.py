@@ -78,7 +78,8 @@ def moments(logits):
 
 def by_hand(model, bags, f):
     """ψ(Hᵀ softmax(f_s)), a bag and a sample at a time."""
-    h, rows = model.instances(bags), []
+    h = model.instances(bags)
+    rows = []
     for f_b, h_b in zip(f.split(bags.sizes), h.split(bags.sizes), strict=True):
         rows.append(torch.stack([model.classifier(h_b.T @ s.softmax(0)) for s in f_b.T]))
     return torch.stack(rows)
@@ -112,7 +113,8 @@ def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training):
 
 
 def test_gradients_reach_its_parameters_through_the_samples():
-    model, bags = make(given_bags()), pack(given_bags())
+    model = make(given_bags())
+    bags = pack(given_bags())
     noise = torch.randn(sum(SIZES), 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     module = model.attention
 

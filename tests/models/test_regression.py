@@ -25,7 +25,8 @@ def bags(count, *, seed, classes=2):
     g = np.random.default_rng(seed)
     made = []
     for k in range(count):
-        n, y = int(g.integers(2, 12)), k % classes
+        n = int(g.integers(2, 12))
+        y = k % classes
         x = 50 + g.normal(size=(n, WIDTH)) * np.arange(1, WIDTH + 1)
         x[:, 0] += y
         made.append(Bag(name=f"b{k}", x=torch.from_numpy(x).float(), y=y, **NOWHERE))
@@ -61,7 +62,8 @@ def independent(train_bags, validation, *, name, classes):
 @pytest.mark.parametrize("name", ["mean-pool", "instance-lr"])
 def test_the_fit_is_scikit_learns(name, classes):
     labels = max(2, classes)
-    train_bags, validation = bags(30, seed=1, classes=labels), bags(12, seed=2, classes=labels)
+    train_bags = bags(30, seed=1, classes=labels)
+    validation = bags(12, seed=2, classes=labels)
     model = build(name, in_dim=WIDTH, n_classes=classes).double()
     model.fit_bags(train_bags, validation)
     want, c = independent(train_bags, validation, name=name, classes=labels)
@@ -85,7 +87,8 @@ def test_the_fit_is_scikit_learns(name, classes):
 
 
 def test_class_weights_weigh_the_bags_of_the_fit():
-    train_bags, validation = bags(21, seed=1), pack(bags(8, seed=2))
+    train_bags = bags(21, seed=1)
+    validation = pack(bags(8, seed=2))
     logits = []
     for weights in (None, (1.0, 50.0)):
         model = build("mean-pool", in_dim=WIDTH, class_weights=weights)

@@ -42,7 +42,8 @@ def test_every_stage_is_the_originals(reference, b):
     close(features.T.unflatten(1, (8, 8))[None], want("reduced"))
     fused = model.fuse(features, maps)
     close(fused[None], want("aspp"))
-    z, places = model.sequence(fused, maps), [at.places(first=True)]
+    z = model.sequence(fused, maps)
+    places = [at.places(first=True)]
     close(z[None], want("tokens"))
     for i, block in enumerate(model.blocks):
         heads, (row,) = block.class_rows(z, places)
@@ -60,13 +61,15 @@ def test_every_stage_is_the_originals(reference, b):
     bag = reference.bag(b)
     rows, cols, high, wide = cells_of(bag, stride=1.0)
     weight = want("attn1")[0, :, 1:].mean(0).unflatten(0, (8, 8))
-    rows, cols = rows + (16 - high) // 2, cols + (16 - wide) // 2
+    rows = rows + (16 - high) // 2
+    cols = cols + (16 - wide) // 2
     close(out.attention.mean, at_cells(weight, rows, cols, stride=2))
 
 
 @BAGS
 def test_every_gradient_is_the_originals(reference, b):
-    model, bag = reference.model(), reference.bag(b)
+    model = reference.model()
+    bag = reference.bag(b)
     bags = pack([bag])
     total = model.losses(model(bags), bags)["nll"]
     assert set(reference.names(model).values()) == {k for k, _ in model.named_parameters()}
@@ -118,7 +121,8 @@ def test_it_is_its_maths(options, empty):
     dense = Dense(model, **{"heads": 2, **options, "empty": empty})
     separate = [scattered(9), scattered(1, seed=1), scattered(14, seed=2)]
     out = model(pack(separate))
-    wants, scores = [], []
+    wants = []
+    scores = []
     for bag in separate:
         rows, cols, high, wide = cells_of(bag)
         logits, weight = dense(bag.x, rows, cols, high=high, wide=wide)
@@ -164,7 +168,8 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
 
 
 def test_places_matter_and_nothing_else_of_coordinates():
-    model, bag = filled(), scattered()
+    model = filled()
+    bag = scattered()
     before = model(pack([bag]))
 
     def moved(coords: Tensor, *, stride: float | None = 10.0):
@@ -201,7 +206,8 @@ def test_instances_in_one_cell_are_averaged_and_share_its_score():
 
 def test_pieces_far_apart_cost_what_they_hold():
     """A dense map of these instances would have 10¹² cells."""
-    model, bag = filled(reduction=5), scattered()
+    model = filled(reduction=5)
+    bag = scattered()
     coords = bag.coords.clone()
     coords[-1] += 10_000_000
     out = model(pack([replace(bag, coords=coords), bag]))
@@ -231,7 +237,8 @@ def torchmil(golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool) -> tu
     and heads result from a reshape of (t, d) to (h, t, d / h), which mixes tokens and heads.
     """
     s = {k: v.to(x.dtype) for k, v in golden.state.items()}
-    heads, d = 4, 24
+    heads = 4
+    d = 24
 
     def linear(v: Tensor, key: str) -> Tensor:
         return F.linear(v, s[f"{key}.weight"], s.get(f"{key}.bias"))
@@ -250,7 +257,8 @@ def torchmil(golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool) -> tu
         hidden = F.gelu(linear(norm(v, f"{key}.norm2"), f"{key}.mlp_module.0"))
         return v + linear(hidden, f"{key}.mlp_module.3")
 
-    h, side = linear(x, "proj"), int(cells.max()) + 1
+    h = linear(x, "proj")
+    side = int(cells.max()) + 1
     grid = h.new_zeros(d, side, side).index_put((torch.arange(d)[:, None], *cells.T), h.T)
     tokens = grid.reshape(-1, d) if scrambled else grid.flatten(1).T
     if "pmf.out_proj.weight" in s:
@@ -281,7 +289,8 @@ def torchmil(golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool) -> tu
 @BAGS
 def test_torchmils_numbers_are_those_of_its_formula(shared_golden, name, b):
     golden = Golden(shared_golden, name)
-    x, cells = golden.bag(b).x, golden.tensors[f"bag{b}.coords"]
+    x = golden.bag(b).x
+    cells = golden.tensors[f"bag{b}.coords"]
     logit, row = torchmil(golden, x, cells, scrambled=True)
     close(logit, golden.expected(f"bag{b}.logit"))
     loss = F.binary_cross_entropy_with_logits(logit, golden.tensors[f"bag{b}.y"].float())

@@ -80,7 +80,8 @@ def test_a_transformers_layers_smooth_their_attention():
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_alpha_is_trained_or_not(trained):
-    model, bags = made("smabmil", **BASE, train_alpha=trained).double(), some_bags()
+    model = made("smabmil", **BASE, train_alpha=trained).double()
+    bags = some_bags()
     names = [k for k, _ in model.named_parameters() if k.endswith("sm.logit")]
     model.losses(model(bags), bags)["nll"].backward()
     before = model.attention.sm.alpha(bags.x).item()

@@ -48,7 +48,8 @@ def test_a_model_learns_every_target_that_it_can(name):
             with pytest.raises(InputError, match=rf"{name} .*{spec.task}"):
                 model_for(name, spec)
             continue
-        model, y = model_for(name, spec), TARGETS[spec.task]
+        model = model_for(name, spec)
+        y = TARGETS[spec.task]
         again = build(name, **model.arguments)
         again.load_state_dict(model.state_dict())
         assert again.likelihood.task == spec.task and again.arguments == model.arguments
@@ -65,7 +66,8 @@ def test_a_model_learns_every_target_that_it_can(name):
         if cls.one_field and spec.starts:
             assert out.logits.shape[2] == 1
         with torch.no_grad():
-            whole, alone = model.eval()(packed), model(pack(bags[1:2]))
+            whole = model.eval()(packed)
+            alone = model(pack(bags[1:2]))
         columns = model.likelihood.outputs([f"c{k}" for k in range(spec.n_classes)])
         assert whole.probability.shape == whole.std.shape == (3, len(columns))
         torch.testing.assert_close(alone.probability[0], whole.probability[1], rtol=1e-8, atol=1e-9)
@@ -78,10 +80,12 @@ def test_a_model_learns_every_target_that_it_can(name):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["abmil", "abmil-probsa-diag", "evidence-dirac"])
 def test_the_map_of_a_threshold_is_the_prediction_of_a_bag_with_one_instance(name):
-    model, bag = model_for(name, GRADES).eval(), make_bag("bag", 6)
+    model = model_for(name, GRADES).eval()
+    bag = make_bag("bag", 6)
     at_least = model(pack([bag])).explanation.at_least
     for row in range(6):
-        edges, weights = torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, dtype=F64)
+        edges = torch.zeros(2, 0, dtype=torch.long)
+        weights = torch.zeros(0, dtype=F64)
         alone = replace(bag, x=bag.x[[row]], edges=edges, weights=weights, coords=bag.coords[[row]])
         p = model(pack([alone])).probability[0]
         torch.testing.assert_close(at_least[row], p.flip(0).cumsum(0).flip(0)[1:])
@@ -98,8 +102,10 @@ def test_under_a_posterior_it_is_the_mean_over_the_evidence_of_the_instance(name
     model.pooling.log_alpha.fill_(0.7)
     model.pooling.bias.fill_(-0.3)
     out = model(pack([make_bag("bag", 5)]))
-    alpha, theta = float(np.exp(0.7)), model.likelihood.thresholds.numpy()
-    mean, std = out.attention.mean.numpy(), out.attention.variance.sqrt().numpy()
+    alpha = float(np.exp(0.7))
+    theta = model.likelihood.thresholds.numpy()
+    mean = out.attention.mean.numpy()
+    std = out.attention.variance.sqrt().numpy()
     for n in range(5):
         for k, cut in enumerate(theta):
 

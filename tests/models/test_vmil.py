@@ -27,9 +27,11 @@ def at(model, step: str):
 
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_every_value_of_the_original(golden, b):
-    model, bags = at(golden.model(), "m2"), pack([golden.bag(b)])
+    model = at(golden.model(), "m2")
+    bags = pack([golden.bag(b)])
     out = model(bags)
-    y, q = bags.y[0], out.extras["q"]
+    y = bags.y[0]
+    q = out.extras["q"]
     actual = {
         "p_embedding": model.p_branch(bags.x),
         "q_embedding": model.instances_in_context(bags),
@@ -54,7 +56,8 @@ def test_each_step_and_every_gradient_of_the_original(golden, b, step):
     assert set(losses) == {f"{step[0]}_step"}
     loss = losses[f"{step[0]}_step"]
     close(loss, golden.expected(f"bag{b}.{step}_loss"))
-    names, parameters = golden.names(model), dict(model.named_parameters())
+    names = golden.names(model)
+    parameters = dict(model.named_parameters())
     assert set(names.values()) == set(parameters)
     golden.check_gradients(model, loss, bag.x, b=b, key=f"{step}_")
     # −1 marks parameters without gradient, which have none here either
@@ -170,7 +173,8 @@ def test_a_bag_does_not_see_its_batch_mates_in_any_step(step, training):
 
 
 def test_a_branch_that_nobody_reads_is_not_computed():
-    model, bags = made("vmil"), some_bags(dtype=torch.float32)
+    model = made("vmil")
+    bags = some_bags(dtype=torch.float32)
     assert set(model(bags).extras) == {"p_logit"}
     extras = at(model, "e")(bags).extras
     assert set(extras) == {"p_logit", "q_logit", "q"}

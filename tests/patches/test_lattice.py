@@ -8,12 +8,21 @@ import torch
 from matplotlib.path import Path as Outline
 from support.array_slide import ArraySlide, VastSlide, halved, painted
 
-from probsa.core.graphs import grid
+from probsa.core import grid
 from probsa.errors import InputError, RegionError, SlideError
-from probsa.patches import PatchSettings, Polygon, Tissue, TissueOptions, cut, find_tissue, settings
+from probsa.patches import (
+    PatchSettings,
+    Polygon,
+    Tissue,
+    TissueOptions,
+    cut,
+    find_tissue,
+    raster,
+    settings,
+)
 from probsa.patches.grid import tissue_shares
 from probsa.patches.pixels import factors, reduced
-from probsa.patches.polygons import raster, ring_area
+from probsa.patches.polygons import ring_area
 
 
 def patches_of(slide, options):

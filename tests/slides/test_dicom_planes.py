@@ -39,7 +39,8 @@ def optical_paths(dataset, *, stated=True):
 
 
 def fluorescence(dataset):
-    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.SamplesPerPixel = 1
+    dataset.PhotometricInterpretation = "MONOCHROME2"
     del dataset.PlanarConfiguration
     dataset.PixelData = dataset.PixelData[: len(dataset.PixelData) // 3]
 

@@ -25,7 +25,10 @@ def test_tissue_is_the_mean_of_what_a_pixel_covers(factor):
 
 
 def test_tissue_is_the_mean_of_what_a_pixel_covers_at_any_scale():
-    image, scale, left, top = pink(), 3.7, 21.3, 13.1
+    image = pink()
+    scale = 3.7
+    left = 21.3
+    top = 13.1
     box = (left, top, left + 300, top + 250)
     picture = region(ArraySlide(image), scale=scale, box=box)
     assert picture.image.shape == (int(250 / scale), int(300 / scale), 3)

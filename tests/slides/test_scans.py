@@ -65,7 +65,8 @@ def dataset(pixels: np.ndarray, *, z: float = 0.0, instance: int = 1, **more) ->
     d.ImageOrientationPatient = list(AXIAL)
     d.PixelSpacing = [0.5, 0.75]
     d.SliceThickness = 5
-    d.RescaleSlope, d.RescaleIntercept = 1, -1024
+    d.RescaleSlope = 1
+    d.RescaleIntercept = -1024
     d.Rows, d.Columns = pixels.shape[-2:]
     d.SamplesPerPixel = 1
     d.PhotometricInterpretation = "MONOCHROME2"
@@ -217,7 +218,8 @@ def test_two_series_in_one_folder_are_told_apart(ge, ge_slices, tmp_path):
     folder = shuffled(ge, tmp_path / "p1")
     for file in sorted(ge.iterdir())[:10]:
         d = pydicom.dcmread(file)
-        d.SeriesInstanceUID, d.SeriesNumber = "1.2.9", 7
+        d.SeriesInstanceUID = "1.2.9"
+        d.SeriesNumber = 7
         d.PixelData = (d.pixel_array // 2).tobytes()
         d.save_as(folder / f"b{file.name}")
     listing = list_scans(tmp_path)
@@ -291,7 +293,9 @@ def test_dicom_and_nifti_of_one_volume_are_equal(head, tmp_path, stored, axes):
     along, down, turn = STORED[stored]
     wanted = head[:6, 10:30, 5:40] if axes != "RAS" else head
     n, h, w = wanted.shape
-    rows_mm, columns_mm, step = 3.2, 2.5, 1.5
+    rows_mm = 3.2
+    columns_mm = 2.5
+    step = 1.5
     # the middle of the displayed top left pixel: left, posterior, superior
     corner = np.array([-30.0, -40.0, 12.0])
     order = random.Random(1).sample(range(n), n)
@@ -642,17 +646,24 @@ def test_an_enhanced_file_of_several_frames(tmp_path):
     del d.ImageOrientationPatient, d.PixelSpacing, d.SliceThickness
     d.file_meta.MediaStorageSOPClassUID = d.SOPClassUID = EnhancedCTImageStorage
     d.NumberOfFrames = len(frames)
-    plane, measures, shared = Dataset(), Dataset(), Dataset()
+    plane = Dataset()
+    measures = Dataset()
+    shared = Dataset()
     plane.ImageOrientationPatient = list(AXIAL)
-    measures.PixelSpacing, measures.SliceThickness = [0.4, 0.6], 2.5
+    measures.PixelSpacing = [0.4, 0.6]
+    measures.SliceThickness = 2.5
     shared.PlaneOrientationSequence = Sequence([plane])
     shared.PixelMeasuresSequence = Sequence([measures])
     d.SharedFunctionalGroupsSequence = Sequence([shared])
     d.PerFrameFunctionalGroupsSequence = Sequence()
     for i, z in enumerate([10, 0, 7.5, 2.5]):
-        position, values, frame = Dataset(), Dataset(), Dataset()
+        position = Dataset()
+        values = Dataset()
+        frame = Dataset()
         position.ImagePositionPatient = [0, 0, z]
-        values.RescaleSlope, values.RescaleIntercept, values.RescaleType = 1, -i, "HU"
+        values.RescaleSlope = 1
+        values.RescaleIntercept = -i
+        values.RescaleType = "HU"
         frame.PlanePositionSequence = Sequence([position])
         frame.PixelValueTransformationSequence = Sequence([values])
         d.PerFrameFunctionalGroupsSequence.append(frame)
@@ -725,7 +736,8 @@ def test_a_compressed_copy_of_the_real_series_is_the_same(ge, ge_slices, tmp_pat
 def test_a_stream_that_cannot_be_decoded_is_refused_by_name(tmp_path, seed):
     """gdcm, with which pydicom begins, ends the process on these."""
     d = pydicom.dcmread(local("MR_small_jp2klossless.dcm"))
-    rng, data = random.Random(seed), bytearray(d.PixelData)
+    rng = random.Random(seed)
+    data = bytearray(d.PixelData)
     for _ in range(rng.choice([1, 3, 20])):
         data[rng.randrange(20, len(data) - 8)] = rng.randrange(256)
     d.PixelData = bytes(data)

@@ -148,7 +148,8 @@ def test_the_pyramid_of_an_ome_tiff_is_seen(tmp_path, metadata, mpp, source):
 
 
 def test_the_largest_image_and_its_objective_are_those_of_the_slide(tmp_path):
-    label, image = texture(60, 80, seed=1), texture(300, 400)
+    label = texture(60, 80, seed=1)
+    image = texture(300, 400)
     path = tmp_path / "two.ome.tif"
     how = {"photometric": "rgb", "compression": "deflate"}
     with tifffile.TiffWriter(path, ome=True) as f:
@@ -246,7 +247,8 @@ def write_large(path, *, side, tile, compress):
 
 
 def test_a_large_one_level_file_is_read_by_the_tiles_of_a_region(tmp_path):
-    side, tile = 20_000, 256
+    side = 20_000
+    tile = 256
     path = tmp_path / "large.tif"
     colours = write_large(path, side=side, tile=tile, compress=imagecodecs.deflate_encode)
     with open_slide(path) as slide:

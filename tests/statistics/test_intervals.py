@@ -16,6 +16,7 @@ from probsa.statistics import (
     Draws,
     Metric,
     NoInterval,
+    Scale,
     Support,
     binary_metrics,
     mean_of_items,
@@ -25,7 +26,7 @@ from probsa.statistics import (
     regression_metrics,
     survival_metrics,
 )
-from probsa.statistics.intervals import CORRELATION, UP_TO_ONE, Scale, interval
+from probsa.statistics.intervals import CORRELATION, UP_TO_ONE, interval
 
 MANY = Support(patients=10**6, part=None, trials=10**6)
 

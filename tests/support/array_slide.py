@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from probsa.errors import RegionError
-from probsa.slides._base import Level, Slide
+from probsa.slides import Level, Slide
 
 
 class ArraySlide(Slide):

@@ -1,7 +1,6 @@
 """Curves of deletion made without a model."""
 
-from probsa.evaluation import MapScore
-from probsa.evaluation.faithfulness import DeletionCurves
+from probsa.evaluation import DeletionCurves, MapScore
 
 
 def made_curves(

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import Prediction, write_predictions
 
 
 def prediction(bag: str, p: float, *, instances: int = 4, mean=None, labels=None) -> Prediction:

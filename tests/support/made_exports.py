@@ -9,7 +9,7 @@ import numpy as np
 from support.array_slide import ArraySlide
 from support.made_maps import OneSource, bag, lattice, write_folder
 
-from probsa.evaluation.prediction import Prediction
+from probsa.evaluation import Prediction
 from probsa.exports import ExportSettings, export_folder
 from probsa.exports.bag import ExportBag
 from probsa.exports.provenance import Provenance

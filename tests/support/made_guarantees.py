@@ -3,7 +3,7 @@
 import numpy as np
 from support.made_predictions import made
 
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import write_predictions
 
 
 def write_cohort(

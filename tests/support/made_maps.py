@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import Prediction, write_predictions
 from probsa.maps import KINDS, VARIANCES, CohortSources, draw_map, save_figure
 
 STRIDE = 256.0

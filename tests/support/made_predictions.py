@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from probsa.evaluation.prediction import Prediction
+from probsa.evaluation import Prediction
 
 
 def made(name, mu, labels=None, **fields):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from support.made_predictions import made
 
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import write_predictions
 from probsa.tasks import TASKS
 
 GRADES = ("low", "mid", "high")

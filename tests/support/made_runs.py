@@ -8,11 +8,17 @@ import torch
 from support.stored import write_folder
 
 from probsa.tasks import TargetOptions
-from probsa.training import DataConfig, Reporter, RunConfig, RunFolder, TrainingConfig
-from probsa.training.checkpoints import load_checkpoint
+from probsa.training import (
+    DataConfig,
+    Reporter,
+    RunConfig,
+    RunFolder,
+    TrainingConfig,
+    load_checkpoint,
+    prepare,
+)
 from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
-from probsa.training.preparation import prepare
 
 ARGUMENTS = {"embed": 8, "attention_dim": 4}
 PROBSA = {**ARGUMENTS, "samples": 3, "predict_samples": 20}

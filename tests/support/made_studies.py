@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probsa.core.store import write_bag
+from probsa.core import write_bag
 from probsa.datasets import Study, open_bags
 
 ASAP_XML = """<ASAP_Annotations><Annotations>

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.made_maps import prediction
 
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import write_predictions
 
 SIDE = 64
 SIZE = (1024, 768)

@@ -4,8 +4,7 @@ import torch
 from support.random_bags import F64
 
 from probsa import Bag, pack
-from probsa.core import graphs
-from probsa.core.bags import Bags
+from probsa.core import Bags, graphs
 from probsa.models import Model, build
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.made_slides import write_cohort
 from support.stored import write_folder
 
-from probsa.cli.entry import main
+from probsa.cli import main
 
 DATA = "--features data/features --labels data/labels.csv"
 SMALL = "--model abmil --embed 8 --test-fold 0 --epochs 1 --device cpu --tensorboard false"

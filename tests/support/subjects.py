@@ -118,7 +118,7 @@ def _bags(name: str, *files: str, without: str = "") -> Subject:
 def _run() -> Path:
     """Return the folder of one trained run, made when it is first needed."""
     from probsa.training import read_run, train
-    from probsa.workflow.runs import finish_run
+    from probsa.workflow import finish_run
 
     home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
     features, labels = write_folder(home, bags=9)

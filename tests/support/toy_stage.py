@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from probsa.core.files import replacing, write_json, write_text
+from probsa.core import replacing, write_json, write_text
 from probsa.errors import MissingExtra
 from probsa.jobs import Stage, Task, TaskOutcome, end_with_parent, run_tasks
 

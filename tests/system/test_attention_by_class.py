@@ -11,15 +11,14 @@ from support.stored import WIDTH, write_folder
 
 import probsa
 from probsa import pack
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.datasets import open_bags
-from probsa.evaluation.predictor import Predictor
-from probsa.evaluation.storage import read_predictions
+from probsa.evaluation import Predictor, read_predictions
 from probsa.maps import VARIANCES, draw_map, map_limits
 from probsa.maps.picture import BACKGROUND
 from probsa.maps.quantities import quantities
 from probsa.models import build
-from probsa.training.preparation import Standardizer
+from probsa.training import Standardizer
 
 CASES = {"one logit": (2, 1), "two classes": (2, 2), "three classes": (3, 3)}
 """The number of classes, and the number of attention columns that it leads to."""

@@ -10,14 +10,12 @@ from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import Bag
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import TextTable
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load
 from probsa.models import look_up, names
-from probsa.training import open_data, train
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.run_folder import RunFolder
+from probsa.training import DataConfig, RunConfig, RunFolder, TrainingConfig, open_data, train
 from probsa.workflow import predict_folder
 
 

@@ -14,16 +14,15 @@ from probsa.datasets import CovariateOptions
 from probsa.errors import InputError, TableError
 from probsa.evaluation import load, read_predictions
 from probsa.models import build
-from probsa.training import RunConfig, train
-from probsa.training.config import DataConfig, TrainingConfig
-from probsa.training.optimizers import make_optimizer
+from probsa.training import DataConfig, RunConfig, TrainingConfig, make_optimizer, train
 from probsa.workflow import predict_folder, train_and_report
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Bags without a signal, and an age that has one; one age is missing in training."""
-    path, g = tmp_path_factory.mktemp("covariates"), np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("covariates")
+    g = np.random.default_rng(0)
     write_folder(path, bags=36, signal=0.0)
     rows = ["bag,age,sex,height"]
     for k in range(36):

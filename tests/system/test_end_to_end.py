@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.evaluation.storage import read_instances
 
 
@@ -15,8 +15,11 @@ from probsa.evaluation.storage import read_instances
 @pytest.mark.parametrize(("name", "bags"), [("ct_ich", 82), ("colon_tiles", 100)])
 def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, bags):
     folder = shared_data / "bags" / name
-    features, labels = str(folder / "features"), str(folder / "labels.csv")
-    run, preds, maps = tmp_path / "run", tmp_path / "preds", tmp_path / "maps"
+    features = str(folder / "features")
+    labels = str(folder / "labels.csv")
+    run = tmp_path / "run"
+    preds = tmp_path / "preds"
+    maps = tmp_path / "maps"
     flags = (
         f"--features {features} --labels {labels} --model abmil-probsa-diag --test-fold 0 "
         "--standardize --batch-size 4 --learning-rate 3e-4 --epochs 6 --device cpu "

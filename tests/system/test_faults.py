@@ -26,13 +26,12 @@ from support.made_slides import write_cohort
 from support.subjects import SUBJECTS, command
 
 from probsa.cli.unforeseen import STATUS
-from probsa.cohorts import flow, patch_cohort
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort
+from probsa.cohorts import ExtractOptions, extract_cohort, flow, patch_cohort
 from probsa.errors import ProbSAError
 from probsa.features import _weights
 from probsa.patches import settings
-from probsa.training.checkpoints import Checkpoint, restore_optimizer
+from probsa.training import Checkpoint
+from probsa.training.checkpoints import restore_optimizer
 
 
 def no_import() -> None:
@@ -118,7 +117,8 @@ def debugged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Callable[[str], Path]:
     """Return the folder of a subject, which is built once."""
-    home, folders = tmp_path_factory.mktemp("subjects"), {}
+    home = tmp_path_factory.mktemp("subjects")
+    folders = {}
 
     def of(name: str) -> Path:
         if name not in folders:

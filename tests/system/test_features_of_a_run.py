@@ -11,17 +11,13 @@ from support import foreign
 from support.made_slides import tissue, write_cohort, write_slide
 from support.stored import write_folder
 
-from probsa.cli.entry import main
-from probsa.cohorts.extraction import ExtractOptions
-from probsa.cohorts.flow import extract_cohort, patch_cohort
-from probsa.cohorts.work import WorkFolder
+from probsa.cli import main
+from probsa.cohorts import ExtractOptions, WorkFolder, extract_cohort, patch_cohort
 from probsa.core import TextTable
 from probsa.datasets import EstimatedStride, FeatureMetadata, Metadata, NoCoordinates, open_bags
 from probsa.errors import InputError, TableError
 from probsa.patches import PatchSettings
-from probsa.training.config import DataConfig, RunConfig
-from probsa.training.preparation import prepare
-from probsa.training.run_folder import RunFolder
+from probsa.training import DataConfig, RunConfig, RunFolder, prepare
 
 SLIDES = 6
 SIDE = 640
@@ -251,7 +247,9 @@ def test_what_metadata_say_and_do_not(tmp_path):
         bags = open_bags(make(tmp_path / f"{make.__name__}", foreign.slide(), **more))
         return FeatureMetadata.of(bags, bags.names)
 
-    clam, trident, stamp = of(foreign.clam), of(foreign.trident), of(foreign.stamp)
+    clam = of(foreign.clam)
+    trident = of(foreign.trident)
+    stamp = of(foreign.stamp)
     assert {s.kinds for s in (clam, trident, stamp, of(foreign.slideflow))} == {("slide",)}
     assert of(foreign.torchmil) == FeatureMetadata(
         kinds=("slide",)

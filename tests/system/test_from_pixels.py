@@ -8,10 +8,9 @@ import pytest
 from PIL import Image
 from support.made_slides import tissue, write_slide
 
-from probsa.cli.entry import main
-from probsa.core import TextTable
-from probsa.core.store import read_bag
-from probsa.evaluation.storage import read_predictions
+from probsa.cli import main
+from probsa.core import TextTable, read_bag
+from probsa.evaluation import read_predictions
 
 ALONE = ("--readers", "0", "--threads", "1")
 EXTRACT = ("--encoder", "handcrafted", *ALONE)
@@ -76,7 +75,8 @@ def trained(tmp_path_factory):
 def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nTCGA-CR-7395-01A-01-TS1,0.5\n")
-    work, names = tmp_path / "work", ["CMU-1-Small-Region", "CMU-1-Small-Region_derived_pyramid"]
+    work = tmp_path / "work"
+    names = ["CMU-1-Small-Region", "CMU-1-Small-Region_derived_pyramid"]
     run("patch", shared_data / "wsi", "--out", work, *CUT, "--slide-mpp", table)
     run("extract", work, *EXTRACT)
     run("predict", trained, "--features", work, "--out", tmp_path / "preds")

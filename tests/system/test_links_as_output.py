@@ -61,7 +61,8 @@ def given(name: str, home: Path, out: Path, *, overwrite: bool) -> list[str]:
 
 @pytest.mark.parametrize(("name", "kind", "overwrite"), CASES)
 def test_an_output_that_is_no_folder_is_named(home, tmp_path, name, kind, overwrite):
-    there, out = tmp_path / "there", tmp_path / "out"
+    there = tmp_path / "there"
+    out = tmp_path / "out"
     if kind == "no link":
         out.write_text("mine")
     else:
@@ -78,7 +79,8 @@ def test_an_output_that_is_no_folder_is_named(home, tmp_path, name, kind, overwr
 
 
 def test_a_run_behind_a_link_is_not_removed(home, tmp_path):
-    there, out = tmp_path / "there", tmp_path / "out"
+    there = tmp_path / "there"
+    out = tmp_path / "out"
     assert command(*given("train", home, there, overwrite=False)).status == 0
     out.symlink_to(there)
     before = outline(tmp_path)
@@ -90,7 +92,8 @@ def test_a_run_behind_a_link_is_not_removed(home, tmp_path):
 
 
 def test_a_table_behind_a_link_is_not_replaced(home, tmp_path):
-    there, out = tmp_path / "there.csv", tmp_path / "out.csv"
+    there = tmp_path / "there.csv"
+    out = tmp_path / "out.csv"
     assert command(*given("sets", home, there, overwrite=False)).status == 0
     out.symlink_to(there)
     before = outline(tmp_path)

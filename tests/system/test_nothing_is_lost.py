@@ -21,8 +21,7 @@ from PIL import Image
 from support.made_studies import asap_xml, lattice, write_slide
 from support.stored import write_folder
 
-from probsa.cli import demo
-from probsa.cli.entry import main
+from probsa.cli import demo, main
 from probsa.cli.flags import WorkFlags
 from probsa.cohorts import RunOptions
 from probsa.workflow import runs
@@ -172,7 +171,8 @@ def call(*words: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def _in_one_process() -> Iterator[None]:
     """Slides are cut in this process, where a new one would take longer than they do."""
-    patch, options = pytest.MonkeyPatch(), WorkFlags.options
+    patch = pytest.MonkeyPatch()
+    options = WorkFlags.options
     patch.setattr(
         WorkFlags, "options", lambda self, **how: replace(options(self, **how), isolated=False)
     )
@@ -282,7 +282,8 @@ def written(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     def make(name: str) -> Path:
         if name not in made:
-            case, folder = CASES[name], tmp_path_factory.mktemp("written")
+            case = CASES[name]
+            folder = tmp_path_factory.mktemp("written")
             case.copy_inputs(stored, folder / "in")
             out = folder / f"out{case.suffix}"
             if case.start:
@@ -296,7 +297,8 @@ def written(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 def outputs(name: str, folder: Path) -> list[str]:
     """List the files that a command wrote into its first output, as paths below it."""
-    case, out = CASES[name], folder / f"out{CASES[name].suffix}"
+    case = CASES[name]
+    out = folder / f"out{CASES[name].suffix}"
     if case.suffix:
         return [""]
     started = content(folder / "in" / case.start) if case.start else {}
@@ -320,7 +322,8 @@ def places(name: str, inputs: Path) -> list[Path]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_at_inputs(name: str, stored: Path, tmp_path: Path) -> None:
-    case, faults = CASES[name], []
+    case = CASES[name]
+    faults = []
     copied = case.copy_inputs(stored, tmp_path / "copied" / "in")
     for k in range(len(places(name, copied))):
         inputs = tmp_path / str(k) / "in"
@@ -358,7 +361,9 @@ def ways(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
-    case, faults, first = CASES[name], [], written(name)
+    case = CASES[name]
+    faults = []
+    first = written(name)
     for k, paths in enumerate(ways(name, first)):
         folder = tmp_path / str(k)
         shutil.copytree(first / "in", folder / "in", symlinks=True)
@@ -389,7 +394,9 @@ def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: P
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.slow])
 def test_folders_in_the_way(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
     """The user has a folder where the command writes a file, and a file where it has a folder."""
-    case, faults, first = CASES[name], [], written(name)
+    case = CASES[name]
+    faults = []
+    first = written(name)
     paths = outputs(name, first)
     folders = {str(p) for path in paths for p in Path(path).parents} - {"."}
     chosen = representatives(paths, most=2)
@@ -430,7 +437,9 @@ def changes(name: str, folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[st
 def test_an_output_that_the_user_changed(
     name: str, written: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    case, faults, first = CASES[name], [], written(name)
+    case = CASES[name]
+    faults = []
+    first = written(name)
     for k, (changed, added) in enumerate(changes(name, first)):
         folder = tmp_path / str(k)
         shutil.copytree(first, folder, symlinks=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.datasets import (
     MissingSlides,
     PatientBags,
@@ -18,8 +18,15 @@ from probsa.datasets import (
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.tasks import TargetOptions
-from probsa.training import RunConfig, RunFolder, open_data, read_split, train
-from probsa.training.config import DataConfig, TrainingConfig
+from probsa.training import (
+    DataConfig,
+    RunConfig,
+    RunFolder,
+    TrainingConfig,
+    open_data,
+    read_split,
+    train,
+)
 from probsa.workflow import predict_folder, train_and_report
 
 PATIENTS = 24
@@ -36,7 +43,8 @@ def write_slide(path, x, truth):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Patients of one to four slides; of an ill one, exactly one slide has a lesion."""
-    path, g = tmp_path_factory.mktemp("patients"), np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("patients")
+    g = np.random.default_rng(0)
     (path / "features").mkdir()
     lines = ["bag,patient,label,fold"]
     for p in range(PATIENTS):
@@ -44,7 +52,8 @@ def folder(tmp_path_factory):
         ill_slide = int(g.integers(slides))
         for s in range(slides):
             n = int(g.integers(4, 9))
-            x, truth = g.normal(size=(n, 6)).astype(np.float32), np.zeros(n, np.int8)
+            x = g.normal(size=(n, 6)).astype(np.float32)
+            truth = np.zeros(n, np.int8)
             if p % 2 and s == ill_slide:
                 truth[:3] = 1
                 x[:3, 0] += 6
@@ -121,7 +130,8 @@ def test_the_order_of_the_slides_in_the_table_changes_nothing(trained, folder, t
 
 
 def test_a_patient_of_one_slide_is_that_slide(trained, folder):
-    predictor, slides = load(trained.path, device="cpu"), open_data(config_of(folder).data)
+    predictor = load(trained.path, device="cpu")
+    slides = open_data(config_of(folder).data)
     patient = PatientBags(slides, read_table(folder / "labels.csv")).bag("p00")
     slide = replace(slides.bag("p00-0"), name="p00")
     a, b = predictor.predict([patient, slide])

@@ -11,7 +11,8 @@ from support.paths import ROOT
 from support.stored import write_folder
 
 from probsa import models
-from probsa.cli.entry import COMMANDS, main
+from probsa.cli import main
+from probsa.cli.entry import COMMANDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")

@@ -74,7 +74,8 @@ NIGHTLY = pytest.mark.nightly
     ],
 )
 def test_a_command_ends_and_leaves_nothing_half_written(spinning, tmp_path, command, signals):
-    features, out = spinning / "data" / "features", tmp_path / "out"
+    features = spinning / "data" / "features"
+    out = tmp_path / "out"
     arguments = {
         "convert": [str(features), "--from", "probsa", "--slide-mpp", "0.5"],
         "predict": [str(spinning / "run"), "--features", str(features)],

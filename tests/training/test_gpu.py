@@ -182,7 +182,8 @@ def test_features_do_not_depend_on_the_device(tmp_path):
 def test_a_slide_of_many_patches_takes_memory_in_proportion():
     peaks = []
     for n in (10_000, 20_000, 40_000):
-        x, at = np.random.default_rng(0).normal(size=(n, 64)), np.arange(n)
+        x = np.random.default_rng(0).normal(size=(n, 64))
+        at = np.arange(n)
         coords = np.stack([at % 100, at // 100], 1) * 256
         bags = pack([Bag.from_arrays(x, coords, name="slide", graph="grid", label=1)])
         bags = bags.to("cuda", torch.float32)

@@ -18,7 +18,8 @@ class Hooked(ABMIL):
         super().__init__(
             in_dim=in_dim, n_classes=n_classes, embed=embed, attention_dim=attention_dim
         )
-        self.turn, self.started = 0, []
+        self.turn = 0
+        self.started = []
 
     def start_epoch(self, epoch, epochs):
         self.turn = epoch % 2

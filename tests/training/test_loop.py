@@ -60,7 +60,8 @@ def relabel(config, rows, header="bag,label,split"):
 
 
 def test_a_run_folder_holds_everything_and_the_process_is_left_as_it_was(config, tmp_path):
-    listener, threads = Listener(), torch.get_num_threads()
+    listener = Listener()
+    threads = torch.get_num_threads()
     torch.manual_seed(5)
     before = torch.get_rng_state()
     run = train(with_training(config, threads=threads + 1), tmp_path / "run", reporter=listener)
@@ -208,7 +209,8 @@ def test_standardisation_is_of_the_training_part_and_kept(config, tmp_path):
     for file in config.data.features.glob("*.h5"):
         with h5py.File(file, "r+") as f:
             f["features"][:, 2] = 7.0  # a constant feature keeps its scale
-    run, prepared = train(config, tmp_path / "a"), prepare(config)
+    run = train(config, tmp_path / "a")
+    prepared = prepare(config)
     x = torch.cat([prepared.bags.bag(n).x for n in prepared.split.train]).double()
     std = x.std(0, correction=0)
     std[2] = 1

@@ -40,7 +40,8 @@ def test_an_ensemble_is_a_run_whose_members_differ_in_their_seed_alone(tmp_path)
     assert nll == pytest.approx(np.mean([history_of(m)[0]["val_nll"] for m in members]))
     predictor = load(run.path, device="cpu")
     assert isinstance(predictor, Ensemble) and len(predictor.members) == 3
-    bags, stored = open_data(config.data), read_predictions(run.predictions)
+    bags = open_data(config.data)
+    stored = read_predictions(run.predictions)
     assert stored.metadata.members == 3 and len(stored.metadata.epoch) == 3
     names = stored.bags
     alone = [list(load(m.path, device="cpu").predict(bags.bag(n) for n in names)) for m in members]

@@ -323,7 +323,8 @@ def test_the_schema_holds_for_run_files():
     ]:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**values, section: {**values[section], key: wrong}}, schema)
-    without, named = run_schema(None), run_schema("evidence-field")  # of files without a model
+    without = run_schema(None)
+    named = run_schema("evidence-field")  # of files without a model
     data = {"features": "f", "labels": "l"}
     for right in ({}, {"model": {"samples": 3}}, {"training": {"epochs": 3}}):
         jsonschema.validate({"data": data, **right}, without)

@@ -76,7 +76,8 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
 ):
     config = config_of(folder, balanced=True, threshold="sensitivity=0.95")
     run = reported(config, tmp_path / "run")
-    split, prior = read_split(run), json.loads(run.prior_file.read_text())
+    split = read_split(run)
+    prior = json.loads(run.prior_file.read_text())
     table = read_labels(config.data, open_data(config.data))
     y = dict(zip(table.bags, table.labels, strict=True))
     share = np.mean([y[name] for name in split.train])
@@ -110,7 +111,8 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
 
 
 def test_the_correction_is_that_of_the_worked_examples():
-    bernoulli, categorical = Bernoulli(), Categorical()
+    bernoulli = Bernoulli()
+    categorical = Categorical()
     half = [0.5, 0.5]
     bernoulli.prior_shift = ClassPrior(training=half, effective=half, predicted=[0.9, 0.1]).shift(
         one_logit=True

@@ -12,7 +12,8 @@ from probsa.core import TextTable, note_written
 from probsa.errors import InputError, MissingExtra
 from probsa.training import RunFolder, train
 
-MLFLOW, WANDB = "mlflow", "wandb"
+MLFLOW = "mlflow"
+WANDB = "wandb"
 
 
 @pytest.fixture
@@ -101,7 +102,8 @@ def losses(metrics) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("changes", [{}, {"members": 2}, {"patience": 5}, "mean-pool"], ids=str)
 def test_mlflow_has_the_rows_of_metrics_csv(changes, config, mlflow, tmp_path):
     if changes == "mean-pool":  # it is fitted in one go
-        config, changes = replace(config, model="mean-pool", model_arguments={}), {}
+        config = replace(config, model="mean-pool", model_arguments={})
+        changes = {}
     run = train(with_training(config, **changes), tmp_path / "a")
     (logged,) = mlflow["runs"].values()
     assert losses(logged["metrics"]) == list(enumerate(numbers(run, "loss"), start=1)) != []

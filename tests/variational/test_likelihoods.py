@@ -57,7 +57,8 @@ TARGETS = {
     "survival": t64([[1, 1], [3, 0], [2, 1], [7, 1], [9, 0], [1.5, 0]]),
 }
 # means of the mixtures of 3 samples, and the noise, of 4 bags
-VALUES, NOISE = t64([1.2, -0.4, 0.3, 2.1]), t64([0.5, 0.4, 0.3, 0.8])
+VALUES = t64([1.2, -0.4, 0.3, 2.1])
+NOISE = t64([0.5, 0.4, 0.3, 0.8])
 MEANS = t64([[0.8, 1, 1.4], [-0.2, 0.1, 0], [0.4, 0.5, 0.7], [1.2, 1.5, 2]])
 
 
@@ -100,7 +101,8 @@ OF_CLASSES = {
 @pytest.mark.parametrize("name", OF_CLASSES)
 def test_losses_of_classes_are_means_over_samples_of_those_of_torch(name):
     kind, classes, y, reference = OF_CLASSES[name]
-    y, ell = torch.tensor(y), logits(3, 4, classes, scale=3.0)
+    y = torch.tensor(y)
+    ell = logits(3, 4, classes, scale=3.0)
     want = reference(ell, y)
     close(kind().nll(ell, y), want.mean(1), atol=1e-13)
     close(kind().predictive_nll(ell, y), -(-want).exp().mean(1).log(), atol=1e-13)
@@ -189,7 +191,8 @@ def test_findings_count_bags_alike_and_leave_out_what_is_not_known():
 
 
 def test_gaussians_equal_torch_and_scoringrules_and_mixtures_the_reference_values():
-    model, mu = build_likelihood(TWO_LOGITS), MEANS[:, :1]
+    model = build_likelihood(TWO_LOGITS)
+    mu = MEANS[:, :1]
     ell = gaussian_logits(mu, NOISE[:, None])
     want = F.gaussian_nll_loss(mu[:, 0], VALUES, NOISE**2, full=True, reduction="none")
     close(model.nll(ell, VALUES), want, atol=1e-10)
@@ -222,7 +225,8 @@ def test_the_unit_of_a_number_changes_what_it_should():
 
 def test_a_log_target_has_the_density_and_moments_of_simulated_values():
     spec = replace(NUMBER, noise=0.3, shift=1.0, scale=0.8, transform="log1p")
-    model, ell = build_likelihood(spec).double(), t64([[[0.2], [-0.5], [0.9]]])
+    model = build_likelihood(spec).double()
+    ell = t64([[[0.2], [-0.5], [0.9]]])
     g = torch.Generator().manual_seed(0)
     noise = 0.3 * torch.randn(400_000, 3, generator=g, dtype=F64)
     y = torch.expm1(1.0 + 0.8 * ell[0, :, 0] + noise).flatten()

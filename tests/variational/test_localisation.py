@@ -173,7 +173,8 @@ def shares(mean, sd, level):
 def two_kinds(bags, seed=0):
     """Evidence of negative bags, and of positive ones, a fifth of whose instances stand out."""
     g = np.random.default_rng(seed)
-    negative, positive = g.normal(-3, 1, (bags, 50)), g.normal(-3, 1, (bags, 50))
+    negative = g.normal(-3, 1, (bags, 50))
+    positive = g.normal(-3, 1, (bags, 50))
     positive[:, :10] += 4
     mean = torch.from_numpy(np.concatenate([negative, positive]).ravel())
     return mean, torch.full_like(mean, 0.16), [50] * 2 * bags, torch.arange(2 * bags) >= bags
@@ -197,7 +198,8 @@ def test_few_bags_move_the_level_less():
 
 @pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 1]])
 def test_the_level_is_0_without_both_labels_or_a_difference(labels):
-    mean, sizes = torch.full((40,), 2.0, **DOUBLE), [20, 20]
+    mean = torch.full((40,), 2.0, **DOUBLE)
+    sizes = [20, 20]
     y = torch.tensor(labels, dtype=torch.bool)
     assert evidence_level(mean, torch.ones_like(mean), sizes, y) == 0
 
@@ -217,6 +219,7 @@ def test_a_level_that_positive_bags_do_not_reach_is_0():
     # one instance of ten positive bags is far above all others: 0.1 instances a bag
     mean = torch.zeros(20, 10, **DOUBLE)
     mean[-1, 0] = 50
-    sizes, y = [10] * 20, torch.arange(20) >= 10
+    sizes = [10] * 20
+    y = torch.arange(20) >= 10
     variance = torch.full((200,), 0.01, **DOUBLE)
     assert evidence_level(mean.flatten() - 1, variance, sizes, y) == 0

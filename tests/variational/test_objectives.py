@@ -26,7 +26,8 @@ def test_lambda(schedule, total, want):
 
 @pytest.mark.parametrize("length", [5, 385, 10**6, 7 * 10**11])
 def test_the_ramp_is_four_fifths_exactly(length):
-    ramp, total = 4 * length // 5, 5 * length
+    ramp = 4 * length // 5
+    total = 5 * length
     places = (ramp, ramp - 1, length, length - 1)
     want = [1.0, (ramp - 1) / ramp, 0.0, 1.0]
     assert [kl_weight("cyclical", t, total) for t in places] == want

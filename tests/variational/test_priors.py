@@ -143,11 +143,9 @@ def dense_kl(mean, covariance, precision, *, ridge):
     if not ridge:
         centre = torch.eye(n, dtype=F64) - 1 / n
         basis = torch.linalg.eigh(centre)[1][:, 1:]
-        mean, covariance, precision = (
-            basis.T @ mean,
-            basis.T @ covariance @ basis,
-            basis.T @ precision @ basis,
-        )
+        mean = basis.T @ mean
+        covariance = basis.T @ covariance @ basis
+        precision = basis.T @ precision @ basis
     trace = (precision @ covariance).trace()
     log_dets = torch.linalg.slogdet(precision)[1] + torch.linalg.slogdet(covariance)[1]
     return (mean @ precision @ mean + trace - len(mean) - log_dets) / 2
@@ -157,7 +155,8 @@ def dense_kl(mean, covariance, precision, *, ridge):
 @pytest.mark.parametrize("ridge", [0.0, 1e-300, 1e-6, 0.05])
 @pytest.mark.parametrize("bag", odd_graphs(), ids=lambda bag: bag.name)
 def test_every_exact_kl_is_the_dense_one_or_refused(bag, ridge, laplacian):
-    bags, n = packed([bag]), len(bag.x)
+    bags = packed([bag])
+    n = len(bag.x)
     prior = Dirichlet(kappa=1.3, ridge=ridge, laplacian=laplacian)
     dense = 2.6 * (dense_laplacian(bag, laplacian) + ridge * torch.eye(n, dtype=F64))
     mean, variance = noise(n), noise(n, 1).exp()

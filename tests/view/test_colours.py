@@ -77,7 +77,8 @@ def test_evidence_draws_the_eye_and_doubt_does_not(score, name, vision):
         contrast = np.linalg.norm(colours - [100.0, 0.0, 0.0], axis=1)
         return contrast.max(), np.hypot(colours[:, 1], colours[:, 2]).max()
 
-    of_doubt, of_score = strongest(lab(name, vision)), strongest(lab(score, vision))
+    of_doubt = strongest(lab(name, vision))
+    of_score = strongest(lab(score, vision))
     assert of_doubt[0] < 0.8 * of_score[0]
     assert of_doubt[1] < of_score[1]
 

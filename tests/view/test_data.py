@@ -248,7 +248,8 @@ def test_the_list_has_thresholds_and_bags_unlike_training(tmp_path):
 
 
 def test_an_export_goes_down_to_the_resolution_of_the_patches_where_they_lie(tmp_path):
-    preds, slides = write_bags(tmp_path / "preds"), write_slides(tmp_path / "slides")
+    preds = write_bags(tmp_path / "preds")
+    slides = write_slides(tmp_path / "slides")
     found = {}
     for fine in (False, True):
         data = ViewData(preds, slides=slides, mpp=0.125, max_mpp=0.5, patch_mpp=fine)

@@ -189,7 +189,8 @@ def test_the_list_begins_with_the_most_doubtful_bag_and_sorts_and_filters(shown)
 def test_a_page_without_a_place_opens_on_a_test_bag_that_is_called_rightly(browser, tmp_path):
     parts = {"a": "val", "b": "test", "c": "test", "d": "test", "e": "test"}
     labels = {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}
-    sure, spread = np.float32([0.9]), np.float32([0.3])
+    sure = np.float32([0.9])
+    spread = np.float32([0.3])
     made = [
         lesion("a", probability=sure, std=spread),  # validation
         lesion("b", probability=sure, std=spread),  # wrong
@@ -510,7 +511,8 @@ def test_the_colours_of_all_bags_are_those_of_a_fixed_scale(shown, exported):
 
 
 def test_a_bag_without_a_slide_is_whole_opaque_and_flat_if_its_values_are_small(browser, tmp_path):
-    far, strong = cells() * SIDE + 100_000, lesion()
+    far = cells() * SIDE + 100_000
+    strong = lesion()
     small = {"attention_mean": strong.attention_mean / 100, "name": "small"}
     bags = [replace(strong, coords=far), replace(strong, coords=far, **small)]
     data = ViewData(write_bags(tmp_path / "p", bags))

@@ -94,7 +94,8 @@ def test_exports_and_frames_name_their_columns(tables, tmp_path):
     for task, table in tables.items():
         settings = ExportSettings(geojson="tiles")
         assert not export_folder(table.folder, tmp_path / task, settings, bags=["s06"]).failures
-        frame, stored = table.to_frame(), TextTable.read(table.folder / "predictions.csv").rows
+        frame = table.to_frame()
+        stored = TextTable.read(table.folder / "predictions.csv").rows
         assert {*frame.columns} == {*stored[0], "call"}, task
         assert frame["bag"].tolist() == [row["bag"] for row in stored]
     several = tables["multilabel"].instances("s06")

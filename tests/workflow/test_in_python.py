@@ -69,7 +69,8 @@ def test_paths_may_be_texts(folder):
 
 
 def test_every_public_call_takes_texts(folder):
-    table, config = read_table("labels.csv"), RunFolder("run").config()
+    table = read_table("labels.csv")
+    config = RunFolder("run").config()
     data = replace(config.data, features="features", labels="labels.csv")
     assert prepare(replace(config, data=data)).table.bags == table.bags
     assert WorkFolder("work").path == PatchSet("work").path == Path("work")
@@ -110,7 +111,8 @@ def test_ids_of_a_table_may_be_names_of_files(folder):
 
 
 def test_runs_and_predictions_are_drawn(folder):
-    run, ax = load("run", device="cpu"), Figure().subplots()
+    run = load("run", device="cpu")
+    ax = Figure().subplots()
     assert run.plot_training(ax) is ax
     looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
     assert len(looks) == len(ax.lines) == 4, "two losses of two members look different"

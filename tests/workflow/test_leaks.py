@@ -62,7 +62,8 @@ def test_a_run_states_the_leaks_of_its_split_and_is_no_other_run(tmp_path) -> No
 
 
 def test_what_is_doubtful_about_the_data_is_said_before_the_first_epoch(tmp_path) -> None:
-    config, reporter = make_config(tmp_path / "data", model="mean-pool"), Remarks()
+    config = make_config(tmp_path / "data", model="mean-pool")
+    reporter = Remarks()
     for k, path in enumerate(sorted(config.data.features.iterdir())):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["mpp_level0"] = 0.2502 if k % 2 else 0.46 + k / 10
@@ -71,7 +72,8 @@ def test_what_is_doubtful_about_the_data_is_said_before_the_first_epoch(tmp_path
     config = replace(config, data=replace(config.data, test_fold=None))
     trained = train_and_report(config, tmp_path / "run", reporter=reporter, note="no model")
     assert NO_TEST in trained.report.warnings
-    bags, table = open_bags(config.data.features), read_table(config.data.labels)
+    bags = open_bags(config.data.features)
+    table = read_table(config.data.labels)
     shortcut = telling_metadata(bags, table)
     assert "0.25" in shortcut
     assert reporter.before == [NO_TEST, NO_GROUP, shortcut, "no model"]

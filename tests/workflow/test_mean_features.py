@@ -82,7 +82,8 @@ def trained_on(folder, task, out):
 @pytest.mark.parametrize("task", ["multiclass", "ordinal", "multilabel", "regression", "survival"])
 def test_reports_show_it_and_new_predictions_have_it(folder, tmp_path, task):
     trained = trained_on(folder, task, tmp_path / "run")
-    run, out = trained.run, tmp_path / "predictions"
+    run = trained.run
+    out = tmp_path / "predictions"
     labels = folder / f"labels_{task}.csv"
     predict_folder(run.path, folder / "features", out=out, labels=labels)
     first = {r["bag"]: r for r in TextTable.read(run.predictions / "mean_features.csv").rows}
@@ -94,7 +95,8 @@ def test_reports_show_it_and_new_predictions_have_it(folder, tmp_path, task):
         )
     stored = json.loads((run.path / "evaluation.json").read_text())["target"]
     primary = TASKS[task].primary
-    gain, rival = stored["gain_over_mean_features"], stored["rivals"][RIVAL][primary.name]
+    gain = stored["gain_over_mean_features"]
+    rival = stored["rivals"][RIVAL][primary.name]
     own = trained.report.metrics["auroc" if task == "multiclass" else primary.name].value
     sign = 1 if primary.higher_is_better else -1
     assert gain["metric"] == primary.name

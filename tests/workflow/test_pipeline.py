@@ -11,7 +11,7 @@ import pytest
 from support.made_slides import tissue, write_slide
 from support.refusals import refused
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.cohorts import FeatureRecipe
 from probsa.core import TextTable
 from probsa.errors import InputError
@@ -70,7 +70,8 @@ def test_the_results_are_those_of_the_four_commands(home, tmp_path):
         assert (home / "out/predictions" / name).read_bytes() == (
             tmp_path / "p" / name
         ).read_bytes()
-    one, other = values_of(home / "out/predictions"), values_of(tmp_path / "p")
+    one = values_of(home / "out/predictions")
+    other = values_of(tmp_path / "p")
     assert one.keys() == other.keys() and len({bag for bag, _ in one}) == 2
     for key in one:
         np.testing.assert_array_equal(one[key], other[key])
@@ -200,7 +201,8 @@ def test_the_recipe_of_a_run_is_how_its_features_were_made(home):
 
 def test_a_run_without_a_recipe_needs_to_be_told_what_it_does_not_state(home):
     run = RunFolder(home / "run")
-    stored, about = run.recipe_file.read_text(), run.features_file.read_text()
+    stored = run.recipe_file.read_text()
+    about = run.features_file.read_text()
     run.recipe_file.unlink()
     try:
         recipe, remark = recipe_of_runs([run.path], NOTHING)

@@ -288,7 +288,8 @@ def write_settings(
     requested = options.compared(plain)
     differences = []
     for key in sorted({*stored, *requested}):
-        one, other = stored.get(key), requested.get(key)
+        one = stored.get(key)
+        other = requested.get(key)
         if one != other:
             differences.append(f"{key}: {_shorten(one)} there, {_shorten(other)} requested")
     if differences:

@@ -43,7 +43,8 @@ from .opening import open_bags
 
 Status = Literal["converted", "empty", "failed"]
 
-REPORT, TABLE = "conversion.csv", "labels.csv"
+REPORT = "conversion.csv"
+TABLE = "labels.csv"
 SHOWN = 3
 
 

@@ -160,10 +160,12 @@ def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTab
         *options.columns, optional=("bag", "group"), synonyms=SYNONYMS
     )
     if "bag" in table.columns:
-        key, noun = "bag", "bag"
+        key = "bag"
+        noun = "bag"
         table = table.blank_missing((*options.columns, "group"))
     elif "group" in table.columns:
-        key, noun = "group", "patient"
+        key = "group"
+        noun = "patient"
         table = table.blank_missing(options.columns)
     else:
         raise TableError(

@@ -76,7 +76,8 @@ def digit_slides(
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
     pools = _pools(seed)
     slides = []
-    cuts, pairs = np.cumsum(list(PARTS.values())), (bags + 1) // 2
+    cuts = np.cumsum(list(PARTS.values()))
+    pairs = (bags + 1) // 2
     for index in range(bags):
         # pairs (negative, positive) share a part, for balance
         part = list(PARTS)[int(np.searchsorted(cuts, (index // 2 + 0.5) / pairs))]

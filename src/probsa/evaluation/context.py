@@ -292,7 +292,8 @@ def _truth_of_table(
     predictions: Predictions, path: Path, *, classes: Sequence[str] | None
 ) -> Truth:
     """Read the targets of a table; see `read_truth`."""
-    task, metadata = predictions.of_task, predictions.metadata
+    task = predictions.of_task
+    metadata = predictions.metadata
     columns = metadata.target or (predictions.classes if task.has_findings else None)
     table = read_table(
         path,

@@ -516,7 +516,8 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
         )
     # keys of both at once, so that a bag without a group has a key unlike all others
     keys = group_keys([*bags.names, *calibration.names], calibration.truth.group)
-    groups, calibration_groups = keys[: len(bags.names)], keys[len(bags.names) :]
+    groups = keys[: len(bags.names)]
+    calibration_groups = keys[len(bags.names) :]
     _check_disjoint("bag", bags.names, calibration.names)
     _check_disjoint("group", groups, calibration_groups)
     return calibration

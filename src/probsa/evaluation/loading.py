@@ -164,7 +164,8 @@ def _with_target(
     for tasks without classes also the training targets, with which null rivals and weights of
     censoring are computed, and for findings the threshold of each.
     """
-    data, task = config.data, TASKS[predictor.task]
+    data = config.data
+    task = TASKS[predictor.task]
     training_targets = thresholds = None
     if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")

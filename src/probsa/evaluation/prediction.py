@@ -66,7 +66,8 @@ LIKE_ATTENTION = (
     "weight_above_uniform",
 )
 """Those that have no other columns than `attention_mean`."""
-SIGNED_COLOURS, SCORE_COLOURS = "RdBu_r", "YlOrRd"
+SIGNED_COLOURS = "RdBu_r"
+SCORE_COLOURS = "YlOrRd"
 """Matplotlib's colours of scores with and without a sign, in all pictures."""
 
 

@@ -69,7 +69,8 @@ class Predictor:
         self.device = choose_device(device)
         self.model = model.to(self.device).eval()
         self.standardizer = standardizer.to(self.device)
-        self.classes, self.precision = tuple(classes), precision
+        self.classes = tuple(classes)
+        self.precision = precision
         self.config = config
         self.metadata = metadata or PredictionsMetadata()
         """The origin of the predictions, which is stored with them."""
@@ -481,7 +482,8 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
 
 def _instance_tensors(out: Output, packed: Bags, *, kind: str) -> dict[str, Tensor]:
     """Return what a model says of the instances of a batch, by the fields of `Prediction`."""
-    attention, explanation = out.attention, out.explanation
+    attention = out.attention
+    explanation = out.explanation
     weight = out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(attention.mean, packed.sizes, kind=kind)

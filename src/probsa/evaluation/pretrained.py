@@ -28,7 +28,9 @@ from ..errors import CheckpointError, InputError, imports_from
 from ..training import Checkpoint, load_checkpoint, save_checkpoint
 from .storage import check_output
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+CARD = "README.md"
 FORMAT = 1
 AGAIN = "copy the folder again, or save the model again"
 PARTS = ("model.", "standardize.")

@@ -16,7 +16,8 @@ from ..core import PositiveFloat
 from ..statistics import SMALLEST
 from .prediction import Prediction
 
-LOWEST, HIGHEST = 0.05, 20.0
+LOWEST = 0.05
+HIGHEST = 20.0
 """Limits of the search. A minimum at a limit means that the bags do not determine it."""
 
 

@@ -18,7 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
+ALPHA = 1.9
+BETA = 3.8
+GAMMA = 15.2
 CAP = 3
 """⌊β⌋: the values of g are −3 … 3."""
 BUCKETS = 2 * CAP + 1

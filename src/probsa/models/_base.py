@@ -296,7 +296,8 @@ class Model(nn.Module, ABC):
             BagError: the bag has no coordinates, no graph, or too few instances.
         """
         model = name or cls.__name__
-        problem, remedy = "", "store them with the features, or use a model without this need"
+        problem = ""
+        remedy = "store them with the features, or use a model without this need"
         if "coords" in cls.needs and bag.coords is None:
             problem = "lays instances out by their coordinates, but the bag has none"
         elif "coords" in cls.needs and len(bag.slides) > 1:

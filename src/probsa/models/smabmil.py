@@ -66,7 +66,9 @@ class SmAttention(nn.Module):
         normed: bool,
     ) -> None:
         super().__init__()
-        self.sm, self.where, self.activation = sm, where, activation
+        self.sm = sm
+        self.where = where
+        self.activation = activation
         self.first = nn.Linear(dim, attention_dim)
         self.last = nn.Linear(attention_dim, 1, bias=False)
         if normed and where == "early":
@@ -172,7 +174,8 @@ class SmABMIL(Model):
             after = [lambda v, sm=sm: sm(v, arcs) for sm in self.smooths]
             h = self.encoder(h, bags.sizes, after=after)
         h, f = self.attention(h, arcs)
-        bias, likelihood = self.classifier.bias, self.likelihood
+        bias = self.classifier.bias
+        likelihood = self.likelihood
         g = F.linear(h, self.classifier.weight).to(f.dtype)
         explanation = None
         if self.explains and not (self.training or torch.is_grad_enabled()):

@@ -28,11 +28,9 @@ from probsa.benchmark.execution import training as training_module
 from probsa.benchmark.execution.cells import open_experiment
 from probsa.core import TextTable, locked
 from probsa.errors import BagError, InputError, OutputExists
-from probsa.evaluation.storage import read_predictions
+from probsa.evaluation import read_predictions
 from probsa.jobs import Share
-from probsa.training import train
-from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import RunConfig
+from probsa.training import RunConfig, load_checkpoint, train
 from probsa.workflow import train_and_report
 
 SMALL = {"embed": 4, "attention_dim": 4}

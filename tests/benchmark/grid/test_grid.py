@@ -14,7 +14,7 @@ from probsa.benchmark import check_grid, read_grid, run_grid
 from probsa.benchmark.grid.checks import store_checked
 from probsa.benchmark.grid.entries import kl_weights, methods_of
 from probsa.errors import GraphError, InputError, TableError, UnknownName
-from probsa.evaluation.storage import read_predictions
+from probsa.evaluation import read_predictions
 from probsa.models import build, names
 
 RECIPES = ROOT / "recipes"
@@ -69,7 +69,8 @@ def test_the_run_of_a_cell(folder, tmp_path, monkeypatch):
     data = {"features": "toy/features", "labels": "toy/labels.csv", "standardize": True}
     path = write_grid(folder, data=data, kl_weight=0.5, seeds=[3], epochs=7)
     runs = configs(read_grid(path), tmp_path / "out")
-    plain, own = runs["abmil", 1, 3], runs["abmil-probsa-diag λ=0.5", 1, 3]
+    plain = runs["abmil", 1, 3]
+    own = runs["abmil-probsa-diag λ=0.5", 1, 3]
     assert plain.data.features == folder / "features" and plain.data.features.is_absolute()
     assert plain.data.labels == folder / "labels.csv"
     assert (plain.data.test_fold, plain.data.split, plain.data.standardize) == (1, None, True)

@@ -130,7 +130,9 @@ def test_a_family_is_compared_to_the_plain_model_of_its_own_name():
     def method(label: str, **arguments) -> Method:
         return Method(label=label, model="abmil", arguments=arguments)
 
-    own, renamed, changed = method("abmil"), method("plain"), method("A", gated=True)
+    own = method("abmil")
+    renamed = method("plain")
+    changed = method("A", gated=True)
     other = Method(label="tabmil", model="tabmil")
     assert family_baseline([changed, renamed, own, other], "local") is own
     assert family_baseline([changed, renamed, other], "local") is renamed

@@ -9,8 +9,7 @@ from support.made_predictions import cohort
 
 from probsa.benchmark import read_results
 from probsa.benchmark.results.instances import metrics_of
-from probsa.evaluation import InstanceTable, instance_metrics
-from probsa.evaluation.storage import write_predictions
+from probsa.evaluation import InstanceTable, instance_metrics, write_predictions
 
 KEYS = [(split, seed) for split in (0, 1) for seed in (0, 1)]
 

@@ -37,7 +37,8 @@ def table(experiment, tmp_path_factory):
 
 def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypatch):
     out = shutil.copytree(experiment, tmp_path / "out")
-    fitted, fit = [], instances.fit_null_maps
+    fitted = []
+    fit = instances.fit_null_maps
 
     def counted(bags, **parts):
         fitted.append(parts["train"])
@@ -77,7 +78,8 @@ def test_the_null_maps_that_are_models_equal_them(table):
 
 def test_dice_of_the_maps_is_that_of_a_report(experiment, table):
     """Over folds, it is the mean of the reports of all runs, weighted by their positive bags."""
-    of_runs, counts = [], []
+    of_runs = []
+    counts = []
     for run in experiment.glob("cells/*/mean-pool/*"):
         report = evaluate(run / "predictions", bootstrap=0).to_dict()
         of_runs.append(report["within_bags"]["maps"]["evidence"]["dice"]["value"])

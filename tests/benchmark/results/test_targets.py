@@ -110,7 +110,8 @@ def errors(s):
 
 
 def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
-    good, bad = regression("good", 1.0), regression("bad", 8.0)
+    good = regression("good", 1.0)
+    bad = regression("bad", 8.0)
     pooled = compared([bad, good], baseline="bad", resamples=2000).deciding("mae")
     assert pooled.comparison.winner == pooled.comparison.best == "good"
     means = compare(
@@ -147,7 +148,8 @@ def test_the_unit_of_the_target_decides_nothing():
 
 
 def test_the_best_mean_is_bold_ranked_first_and_shown_with_enough_digits():
-    good, bad = regression("good", 1.0, unit=1e-4), regression("bad", 8.0, unit=1e-4)
+    good = regression("good", 1.0, unit=1e-4)
+    bad = regression("bad", 8.0, unit=1e-4)
     table = comparison_table(results_of(bad, good), "local")
     rows = {row[0].text: row for row in table.rows}
     assert rows["good"][1].bold and not rows["bad"][1].bold
@@ -179,7 +181,8 @@ def test_ranks_put_the_lowest_error_first():
 def test_areas_are_within_folds_and_calls_of_all_folds_together():
     scores = [classes("good", 4.0, folds=2), classes("bad", 0.2, folds=2)]
     found = compared(scores)
-    areas, calls = found.deciding("auroc"), found.deciding("accuracy")
+    areas = found.deciding("auroc")
+    calls = found.deciding("accuracy")
     assert (areas.pooling, calls.pooling) == ("within", "pooled")
     wanted = [
         roc_auc_score(p.data.y[:, 0], p.data.predicted, multi_class="ovr")
@@ -209,7 +212,8 @@ def test_few_patients_of_a_class_in_a_fold_pool_the_folds():
 
 
 def test_methods_with_fewer_seeds_are_compared_over_those_that_they_share():
-    base, few = regression("base", 8.0, seeds=3), regression("few", 1.0, seeds=2)
+    base = regression("base", 8.0, seeds=3)
+    few = regression("few", 1.0, seeds=2)
     pooled = compared([base, few], baseline="base").deciding("mae")
     assert pooled.replicates == {"few": 2} and pooled.lacking == 1
     expected = errors(few).mean() - errors(base)[:2].mean()

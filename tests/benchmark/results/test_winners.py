@@ -119,7 +119,8 @@ def coarse_quantiles(monkeypatch):
 @pytest.mark.parametrize("shape", ["fixed, splits", "fixed, splits and seeds", "folds, seeds"])
 def test_equal_methods_have_a_winner_in_at_most_one_of_twenty_cohorts(shape):
     """Splits differ much more than the seeds of a split; so do the seeds of folds."""
-    rng, cohorts = np.random.default_rng(0), 150
+    rng = np.random.default_rng(0)
+    cohorts = 150
     keys = SHAPES[shape][1]
     blocks = [seed if split == -1 else split for split, seed in keys]
     winners = missed = 0

@@ -137,7 +137,8 @@ def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
     for name, model, given in (("a", "abmil", p), ("b", "dsmil", moved), ("c", "clam-sb", other)):
         write_folds(tmp_path, Y, FOLDS, given, model=model, label=name)
     table = comparison_table(read_results(tmp_path), "local").follow[0]
-    pooled, within = column(table, "auroc_difference"), column(table, "auroc_within_difference")
+    pooled = column(table, "auroc_difference")
+    within = column(table, "auroc_within_difference")
     assert pooled["b"].value < -0.02
     assert within["b"].value == pytest.approx(0, abs=1e-12)
     by_hand = np.mean(by_fold(other)) - np.mean(by_fold(p))
@@ -156,7 +157,8 @@ def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp
     folds = [bags[40 * k : 40 * k + 40] for k in range(3)]
     level = {b: 30.0 * k for k, fold in enumerate(folds) for b in fold}
     for seed in range(3):
-        good, bad = guesses(f"g{seed}", 2.0, y=y), guesses(f"h{seed}", 0.4, y=y)
+        good = guesses(f"g{seed}", 2.0, y=y)
+        bad = guesses(f"h{seed}", 0.4, y=y)
         moved = {b: (p + level[b]) / 100 for b, p in good.items()}
         write_folds(tmp_path, y, folds, bad, model="abmil", seed=seed)
         write_folds(
@@ -165,7 +167,8 @@ def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp
         write_folds(tmp_path, y, folds, bad, model="abmil-probsa-diag", kl_weight=0.1, seed=seed)
     results = read_results(tmp_path)
     table = comparison_table(results, "local")
-    below, name = table.follow[0], "abmil-probsa-diag λ=cyclical"
+    below = table.follow[0]
+    name = "abmil-probsa-diag λ=cyclical"
     assert column(below, "auroc_difference")[name].value < -0.05
     assert column(below, "auroc_within_difference")[name].value > 0.1
     assert {n for n, e in column(table, "toy_auroc").items() if e.bold} == {name}

@@ -8,7 +8,7 @@ from PIL import Image
 from support.stored import write_folder
 
 from probsa.benchmark import ReportFiles
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.core import TextTable
 
 MODELS = [{"name": "abmil", "embed": 4}, {"name": "dsmil", "embed": 4}]

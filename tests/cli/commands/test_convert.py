@@ -7,7 +7,7 @@ import pytest
 from support import foreign
 from support.foreign import slide
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.datasets import open_bags
 
 

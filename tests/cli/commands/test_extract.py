@@ -6,7 +6,7 @@ import h5py
 import pytest
 from support.made_slides import write_cohort
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.features import Readiness
 
 EXTRACT = ("--readers", "0", "--threads", "1")

@@ -9,7 +9,7 @@ import pytest
 import tifffile
 from support.written_slides import texture, write_pyramid, write_svs
 
-from probsa.cli.entry import main
+from probsa.cli import main
 
 TCGA = "TCGA-CR-7395-01A-01-TS1.svs"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from support.made_maps import slide
 
-from probsa.cli.entry import main
-from probsa.evaluation.storage import write_predictions
+from probsa.cli import main
+from probsa.evaluation import write_predictions
 
 
 def test_the_score_is_an_option(tmp_path, capsys):

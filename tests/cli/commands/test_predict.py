@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 from support.stored import write_folder
 
-from probsa.cli.entry import main
-from probsa.core.store import read_bag, write_bag
+from probsa.cli import main
+from probsa.core import read_bag, write_bag
 from probsa.errors import InputError
-from probsa.evaluation import load
-from probsa.evaluation.loading import load_several
-from probsa.training import open_data, read_split, train
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.run_folder import RunFolder
+from probsa.evaluation import load, load_several
+from probsa.training import (
+    DataConfig,
+    RunConfig,
+    RunFolder,
+    TrainingConfig,
+    open_data,
+    read_split,
+    train,
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,8 @@ def test_faithfulness_is_stored_and_reported(runs, tmp_path, capsys):
     common = ("--features", data / "features", "--labels", data / "labels.csv", "--device", "cpu")
     assert predict(runs / "0", *common, "--out", tmp_path / "plain") == 0
     assert predict(runs / "0", *common, "--out", tmp_path / "p", "--faithfulness") == 0
-    plain, with_curves = rows_of(tmp_path / "plain"), rows_of(tmp_path / "p")
+    plain = rows_of(tmp_path / "plain")
+    with_curves = rows_of(tmp_path / "p")
     for name, row in plain.items():
         assert float(row["p_1"]) == pytest.approx(float(with_curves[name]["p_1"]), abs=1e-6)
     stored = json.loads((tmp_path / "p" / "faithfulness.json").read_text())["bags"]

@@ -8,7 +8,7 @@ import pytest
 from support.made_predictions import scan
 from support.refusals import refused
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.errors import TableError
 from probsa.evaluation import evaluate, read_predictions, write_predictions
 from probsa.exports import ExportSettings, export_folder
@@ -72,7 +72,8 @@ def test_a_run_folder_is_read_as_its_predictions(runs, capsys, command):
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_functions_read_a_run_folder_too(runs, name):
-    folder, inside = runs / name, runs / name / "predictions"
+    folder = runs / name
+    inside = runs / name / "predictions"
     assert read_predictions(folder).folder == inside
     assert evaluate(folder, bootstrap=0).folder == inside
     assert render_folder(folder, runs / "maps", bags=["b13"]) == []

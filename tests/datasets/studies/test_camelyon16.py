@@ -20,16 +20,17 @@ from support.refusals import refused
 from probsa.datasets import Study, StudyOptions, open_study, read_study, read_table, recognise_study
 from probsa.datasets.studies.camelyon16 import OFFICIAL, official
 from probsa.errors import BagError, InputError, TableError
-from probsa.training.config import DataConfig, RunConfig
-from probsa.training.preparation import prepare
+from probsa.training import DataConfig, RunConfig, prepare
 
 
 class Download:
     """A download and its features: six slides, tumor in the left two of four columns."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.work = folder / "CAMELYON16", folder / "work" / "features_test"
-        self.out, self.reference = folder / "out", self.root / "testing" / "reference.csv"
+        self.root = folder / "CAMELYON16"
+        self.work = folder / "work" / "features_test"
+        self.out = folder / "out"
+        self.reference = self.root / "testing" / "reference.csv"
         self.reference.parent.mkdir(parents=True)
         (self.root / "annotations").mkdir()
         for name in ("tumor_001", "test_001", "test_114"):
@@ -204,7 +205,8 @@ def test_what_is_missing_is_named(raw, tmp_path):
 
 def test_what_is_missing_of_a_processed_folder_is_named(tmp_path):
     base = write_processed(tmp_path / "patches_512", {"tumor_001": (1, np.ones(3))})
-    marked, out = base / "patch_labels" / "tumor_001.npy", tmp_path / "out"
+    marked = base / "patch_labels" / "tumor_001.npy"
+    out = tmp_path / "out"
 
     def named(error: type[InputError], message: str) -> None:
         refused(error, message, open_study, "camelyon16", tmp_path, out=out)

@@ -18,7 +18,7 @@ from support.made_studies import record, write_processed, write_splits
 from support.refusals import refused
 from support.stored import write_folder
 
-from probsa.cli.entry import main
+from probsa.cli import main
 from probsa.datasets import (
     StudyOptions,
     fetch_release,
@@ -29,8 +29,7 @@ from probsa.datasets import (
     recognise_study,
 )
 from probsa.errors import BagError, InputError, MissingExtra, OutputExists, TableError
-from probsa.training.config import DataConfig, RunConfig
-from probsa.training.preparation import prepare
+from probsa.training import DataConfig, RunConfig, prepare
 
 TWO = {"normal_001": (0, np.zeros(2)), "tumor_001": (1, np.ones(2))}
 
@@ -62,7 +61,8 @@ def test_a_cohort_keeps_its_columns(cohort, tmp_path):
 
 
 def test_a_cohorts_own_labels_of_instances(cohort, tmp_path):
-    overrides, size = cohort / "instance_labels", open_bags(cohort / "features").size
+    overrides = cohort / "instance_labels"
+    size = open_bags(cohort / "features").size
     overrides.mkdir()
     np.save(overrides / "001.npy", np.zeros(size("001"), np.int64))
     study = open_study("table", cohort, out=tmp_path / "out")
@@ -82,7 +82,8 @@ def test_a_cohorts_own_labels_of_instances(cohort, tmp_path):
 def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
     cohort, tmp_path, classes
 ):
-    bags, names = open_bags(cohort / "features"), classes or ("0", "1")
+    bags = open_bags(cohort / "features")
+    names = classes or ("0", "1")
     rows = [f"{b},{names[k % 2]}" for k, b in enumerate(bags.names)]
     (cohort / "labels.csv").write_text("\n".join(["bag,label", *rows, ""]))
     (cohort / "instance_labels").mkdir()
@@ -96,7 +97,8 @@ def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
 
 
 def test_a_second_run_forgets_what_the_first_wrote(tmp_path):
-    root, out = tmp_path / "c16", tmp_path / "out"
+    root = tmp_path / "c16"
+    out = tmp_path / "out"
     base = write_processed(root / "patches_512", TWO | {"test_114": (1, np.ones(2))})
     assert open_study("camelyon16", root, out=out).instance_labels == out / "instance_labels"
     for path in base.rglob("test_114.npy"):
@@ -148,7 +150,8 @@ class Hub:
     """Fake a download: write an archived release, and record the arguments."""
 
     def __init__(self, folder: Path) -> None:
-        self.packed, self.asked = folder / "made", dict[str, object]()
+        self.packed = folder / "made"
+        self.asked = dict[str, object]()
         base = write_processed(self.packed / "dataset" / "patches_512", TWO)
         write_splits(self.packed / "dataset" / "splits.csv", dict.fromkeys(TWO, "train"))
         kinds = ("labels", "patch_labels", "coords", "features/features_UNI")

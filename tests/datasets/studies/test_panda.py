@@ -45,7 +45,9 @@ class Download:
     """Eight biopsies of 4 × 2 patches; the first three have masks."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.work, self.out = folder / "panda", folder / "work", folder / "out"
+        self.root = folder / "panda"
+        self.work = folder / "work"
+        self.out = folder / "out"
         (self.root / "train_images").mkdir(parents=True)
         columns = np.repeat(np.arange(4), SIDE)[None].repeat(2 * SIDE, 0)
         for name, values in (
@@ -111,7 +113,8 @@ def test_real_slides_with_their_duplicates(tables, tmp_path):
     cluster = {r["image_id"]: r["group_id"] for r in rows_of(tables / "duplicate_imgids.csv")}
     chosen = sorted(cluster, key=lambda k: (int(cluster[k]), k))[:200] + sorted(partition)[:100]
     chosen = list(dict.fromkeys(chosen))
-    root, first = tmp_path / "panda", chosen[0]
+    root = tmp_path / "panda"
+    first = chosen[0]
     labels = {k: partition[k][1] for k in chosen}
     stored = labels | {first: 1 - labels[first]}
     write_processed(root / "patches_512", {k: (y, np.full(2, y)) for k, y in stored.items()})

@@ -11,8 +11,8 @@ import pytest
 from support.made_studies import record, rows_of, write_processed, write_splits
 from support.refusals import refused
 
-from probsa.cli.entry import main
-from probsa.core.store import write_bag
+from probsa.cli import main
+from probsa.core import write_bag
 from probsa.datasets import StudyOptions, open_bags, open_study, read_table, recognise_study
 from probsa.datasets.studies.rsna import read_answers, read_scans
 from probsa.errors import BagError, InputError, TableError
@@ -31,7 +31,9 @@ def write_slice(path: Path, real: Path, *, series: str, patient: str, z: float) 
     with warnings.catch_warnings():  # its UIDs are invalid, as in the whole release
         warnings.simplefilter("ignore")
         d = pydicom.dcmread(real)
-        d.SOPInstanceUID, d.SeriesInstanceUID, d.PatientID = path.stem, series, patient
+        d.SOPInstanceUID = path.stem
+        d.SeriesInstanceUID = series
+        d.PatientID = patient
         d.StudyInstanceUID = series.replace("ID_", "ID_5")
         d.ImagePositionPatient = [-125.0, -115.9, z]
         d.Rows = d.Columns = 16
@@ -43,7 +45,8 @@ class Release:
     """A download of six real test scans (four slices each) and four training scans."""
 
     def __init__(self, folder: Path, listed: Path, real: Path) -> None:
-        self.root, self.work = folder / "rsna", folder / "work"
+        self.root = folder / "rsna"
+        self.work = folder / "work"
         images = self.root / "stage_2_train"
         images.mkdir(parents=True)
         scans: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -258,7 +261,8 @@ def test_answers_that_are_none(tmp_path):
 
 def test_from_the_download_by_commands(made, tmp_path, capsys):
     """Run patch, extract and dataset as documented."""
-    work, images = tmp_path / "work", tmp_path / "stage_2_train"
+    work = tmp_path / "work"
+    images = tmp_path / "stage_2_train"
     images.mkdir()
     for slices in (*list(made.test.values())[:1], *list(made.train.values())[:1]):
         for name, _ in slices:

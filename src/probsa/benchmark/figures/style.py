@@ -26,7 +26,8 @@ Key = TypeVar("Key", bound=Hashable)
 WIDTH = 7.2
 """Width in inches of the text on a page."""
 DPI = 200
-TEXT, TITLE = 7.5, 9.0
+TEXT = 7.5
+TITLE = 9.0
 """Font sizes in points."""
 ROW = 0.19
 """Height in inches of a line in a list of methods."""

@@ -16,7 +16,9 @@ from .entries import number_list, run_keys
 if TYPE_CHECKING:
     from ...datasets import Study
 
-FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
+FEATURES = "features"
+LABELS = "labels.csv"
+INSTANCES = "instance_labels"
 """Names that make a folder a data set; instance labels are optional."""
 SINGLE = ("features", "labels", "dataset")
 """Keys by which the `data` of a grid is a single set, not sets by their names."""

@@ -29,7 +29,8 @@ from .recognition import STAMP_FEATURES as ROWS
 
 NEWEST = 2
 """Newest major version of STAMP that is supported; later ones are rejected."""
-FIRST_PX, FIRST_UM = 224, 256.0
+FIRST_PX = 224
+FIRST_UM = 256.0
 """STAMP 1 stored corners in tile pixels: 224 of them are 256 µm."""
 WIDER = 1.1
 """Largest ratio of stride to tile size: STAMP rounds a tile up to whole pixels of the slide."""

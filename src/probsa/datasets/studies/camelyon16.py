@@ -20,10 +20,12 @@ from .release import Release, stored_instance_labels, stored_label, stored_parts
 from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
 CLASSES = ("normal", "tumor")
-TEST, TUMOR = "test_", "tumor_"
+TEST = "test_"
+TUMOR = "tumor_"
 """How the names of test slides, and of training slides with a tumour, begin."""
 DUPLICATE = "test_049"
-MISLABELLED, CORRECTED = "normal_086", "tumor_111"
+MISLABELLED = "normal_086"
+CORRECTED = "tumor_111"
 NOT_EXHAUSTIVE = "test_114"
 OFFICIAL = (
     *(f"normal_{k:03d}" for k in range(1, 161) if k != 86),

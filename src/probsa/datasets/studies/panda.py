@@ -21,7 +21,9 @@ from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 CLASSES = ("benign", "cancer")
 GRADES = tuple(f"isup_{grade}" for grade in range(6))
 """The classes with `grades`, as the published partition names them."""
-TOTAL, TRAINING, TEST = 10_616, 8_822, 1_794
+TOTAL = 10_616
+TRAINING = 8_822
+TEST = 1_794
 CANCER = {"radboud": (3, 4, 5), "karolinska": (2,)}
 """Mask values of cancer: Gleason patterns (Radboud), or cancer of any pattern (Karolinska)."""
 KNOWN = {"radboud": (0, 1, 2, 3, 4, 5), "karolinska": (0, 1, 2)}

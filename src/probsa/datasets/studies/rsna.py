@@ -20,8 +20,10 @@ from .release import Release, stored_instance_labels, stored_label, stored_parts
 from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
 CLASSES = ("normal", "haemorrhage")
-TRAINING, TEST = 1_000, 150
-IMAGES, ANSWERS = "stage_2_train", "stage_2_train.csv"
+TRAINING = 1_000
+TEST = 150
+IMAGES = "stage_2_train"
+ANSWERS = "stage_2_train.csv"
 LISTS = {"test": ("testing_example.csv", "test_scans.csv"), "train": ("train_scans.csv",)}
 """File names under which the lists of scans are searched."""
 SAME_PLACE = 0.01

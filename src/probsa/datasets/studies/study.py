@@ -34,7 +34,9 @@ from ..choices import StudyName
 from ..formats.torchmil import TorchmilBags
 from ..names import SPLIT_PARTS
 
-LABELS, INSTANCES, STUDY_RECORD = "labels.csv", "instance_labels", "dataset.json"
+LABELS = "labels.csv"
+INSTANCES = "instance_labels"
+STUDY_RECORD = "dataset.json"
 RELEASES = ("the raw download", "the authors' processed folder")
 UNKNOWN = -1
 """Label of instances whose label is unknown."""
@@ -118,7 +120,8 @@ class StudySource:
 
     def patches(self, bag: str, *, why: str) -> tuple[Shaped[np.ndarray, "n 2"], float]:
         """Return the corners of a bag's patches and their side, in level-0 pixels."""
-        coords, side = self.bags.stored(bag).coords, self.bags.metadata(bag).size_level0
+        coords = self.bags.stored(bag).coords
+        side = self.bags.metadata(bag).size_level0
         if coords is None or side is None:
             raise BagError(
                 f"bag {bag!r} in {self.bags.folder} does not state the positions and the size of "

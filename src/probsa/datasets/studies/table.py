@@ -39,5 +39,6 @@ def draft(source: StudySource) -> StudyDraft:
         labels = as_instance_labels(load_array(files[bag]), source=files[bag])
         return labels, True
 
-    study.instance_labels, study.instance_labels_of = folder, instance_labels
+    study.instance_labels = folder
+    study.instance_labels_of = instance_labels
     return study

@@ -51,7 +51,8 @@ WITHIN_BAGS = (WITHIN, "average_precision_within_bags", POINTING_GAME, "top_shar
 """AUROC; average precision; whether the top instance is positive; the positive share of the top
 1 % of instances (at least one). Instances with equal scores count as in a random order."""
 TOP = 0.01
-POSITIVE_INSTANCES, CALLED_INSTANCES = "with positive instances", "with called instances"
+POSITIVE_INSTANCES = "with positive instances"
+CALLED_INSTANCES = "with called instances"
 INSTANCE_PARTS = ("with negative instances", POSITIVE_INSTANCES)
 CALL_PARTS = ("with right calls", "with wrong calls")
 MIXED = "with instances of both labels"

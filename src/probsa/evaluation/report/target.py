@@ -41,7 +41,8 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    task, primary = context.task, context.task.primary
+    task = context.task
+    primary = context.task.primary
     metrics = task.metrics(context.data, context.draws)
     overall = dict(metrics.overall)
     rivals: dict[str, Mapping[str, Metric]] = {}
@@ -81,7 +82,9 @@ def patients_section(context: Context) -> Section | None:
     patient has the highest class or grade of its bags. For other tasks all bags of a patient must
     have the same target.
     """
-    data, groups, task = context.data, context.groups, context.task
+    data = context.data
+    groups = context.groups
+    task = context.task
     patient_of_bag, unique = pd.factorize(np.array(groups, dtype=object))
     names = list(unique)
     if len(names) == len(groups):

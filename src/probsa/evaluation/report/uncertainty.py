@@ -292,7 +292,9 @@ def probability_wrong(
 
 def _bag_doubt(context: Context) -> Section:
     """Return how well scores of bags find wrong calls of bags."""
-    p, table, rows = context.p, context.predictions, list(context.rows)
+    p = context.p
+    table = context.predictions
+    rows = list(context.rows)
     several = p.shape[1] > 2
     called, margin = context.task.call(p, context.threshold)
 
@@ -472,7 +474,9 @@ def calibration_verdict(
 
 def calibration_section(context: Context, table: InstanceTable | None) -> Section:
     """Return the calibration of bags and, where they have labels, of instances."""
-    y, p, draws = context.y, context.p, context.draws
+    y = context.y
+    p = context.p
+    draws = context.draws
     positive: Bool[np.ndarray, " n"] | None = None
     if p.shape[1] == 2:
         compared = "p(Y = 1) and the frequency of Y = 1"
