@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from probsa.core import open_output, replacing_folder, write_text
+from probsa.core import folders, open_output, replacing_folder, write_text
 from probsa.core.writers import TOKEN
 from probsa.errors import OutputExists
 
@@ -62,6 +62,38 @@ def test_files_of_the_user_that_appear_meanwhile_stay(folder):
         folder.mkdir(exist_ok=True)
         (folder / "notes").write_text("mine")
     assert (folder / "notes").read_text() == "mine"
+
+
+def late(monkeypatch, name):
+    """Let somebody add a file to an earlier folder in the last moment before it is put aside."""
+
+    def swap(new, folder, aside):
+        (folder / name).write_text("mine")
+        return swapped(new, folder, aside)
+
+    swapped = folders._swap
+    monkeypatch.setattr(folders, "_swap", swap)
+
+
+def test_a_file_that_comes_in_the_last_moment_stays(tmp_path, monkeypatch):
+    write(tmp_path / "x", "old")
+    late(monkeypatch, "notes")
+    write(tmp_path / "x", "new")
+    assert content(tmp_path / "x") == {"a": "new", "notes": "mine"}
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_file_of_the_same_name_that_comes_in_the_last_moment_is_kept_aside(tmp_path, monkeypatch):
+    write(tmp_path / "x", "old")
+    late(monkeypatch, "a")
+    with pytest.raises(OutputExists, match="x/a"):
+        write(tmp_path / "x", "new")
+    assert content(tmp_path / "x") == {"a": "new"}
+    (aside,) = (path for path in tmp_path.iterdir() if path.name != "x")
+    assert (aside / "a").read_text() == "mine"
+    monkeypatch.undo()
+    write(tmp_path / "x", "newer")
+    assert (aside / "a").read_text() == "mine"
 
 
 PROGRAM = """

@@ -1,9 +1,10 @@
 """Write folders as a whole: under a temporary name, then renamed."""
 
+import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ..errors import OutputExists
 from .files import temporary_path
 from .leftovers import remove_leftovers_of
 from .ownership import (
+    LEDGER,
     Earlier,
     foreign,
     foreign_files,
@@ -56,11 +58,13 @@ def replacing_folder(folder: Path, *, earlier: Earlier | None = None) -> Iterato
         open_output(new)
         yield new
         seal_output(new)
+        checked = _states(folder)
         _check_folder(folder, earlier)  # files may have been added in the meantime
         is_replaced = _identity(folder) != before
         if not is_replaced:
             with unstoppable():
                 is_replaced = not _swap(new, folder, aside)
+                _return_late_files(aside, folder, checked=checked)
                 remove_at_stop(aside)
             shutil.rmtree(aside, ignore_errors=True)
         if is_replaced:
@@ -84,6 +88,45 @@ def _swap(new: Path, folder: Path, aside: Path) -> bool:
             aside.replace(folder)
         raise
     return True
+
+
+def _states(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """Return what tells whether a file has changed, by the path of each file within a folder."""
+    states: dict[Path, tuple[int, int, int]] = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):  # another process is removing it
+                status = path.lstat()
+                states[path.relative_to(folder)] = (
+                    status.st_ino,
+                    status.st_size,
+                    status.st_mtime_ns,
+                )
+    return states
+
+
+def _return_late_files(
+    aside: Path, folder: Path, *, checked: Mapping[Path, tuple[int, int, int]]
+) -> None:
+    """Move files that came into an earlier folder after it was checked to the new folder.
+
+    Raises:
+        OutputExists: The new folder has another file of this name; the late one stays where it is.
+    """
+    for relative, state in _states(aside).items():
+        if checked.get(relative) == state or LEDGER in relative.parts:
+            continue
+        late = aside / relative
+        place = folder / relative
+        if not os.path.lexists(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            late.rename(place)
+        elif not place.is_file() or place.read_bytes() != late.read_bytes():
+            raise OutputExists(
+                f"{place} was written by probsa and by somebody else at the same time: the other "
+                f"file is {late}. Move it elsewhere"
+            )
 
 
 def _check_same(folder: Path, new: Path) -> None:
