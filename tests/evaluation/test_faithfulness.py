@@ -37,7 +37,7 @@ from probsa.evaluation import faithfulness as module
 from probsa.evaluation.faithfulness import deletion_drops, mean_curves_metrics
 from probsa.maps import write_report_figures
 from probsa.maps.report_figures import draw_panels
-from probsa.statistics import ANY_VALUE
+from probsa.statistics import ANY_VALUE, Draws
 from probsa.training import Standardizer, open_units, read_run, train
 from probsa.workflow import predict_folder, predict_run
 
@@ -330,14 +330,18 @@ def test_predictions_with_curves_are_the_predictions():
 
 def test_intervals_over_few_groups_are_students():
     """The percentiles of resamples are too narrow for few groups (benchmarks/RESULTS.md)."""
-    options = {"response": ANY_VALUE, "resamples": 20_000, "seed": 0}
+
+    def metrics(groups):
+        draws = Draws.patients(np.ones(6), groups=groups, resamples=20_000, seed=0)
+        return mean_curves_metrics(curves, draws=draws, response=ANY_VALUE)
+
     areas = [0.02, 0.06, 0.1, 0.14, 0.03, 0.09]
     curves = [stored(f"b{k}", area) for k, area in enumerate(areas)]
-    m = mean_curves_metrics(curves, groups=range(6), **options)["gain_over_random"]
+    m = metrics(range(6))["gain_over_random"]
     gains = np.array(areas) - 0.05
     low, high = stats.t.interval(0.95, 5, gains.mean(), gains.std(ddof=1) / 6**0.5)
     assert (m.low, m.high) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
-    pairs = mean_curves_metrics(curves, groups=[0, 0, 1, 1, 2, 2], **options)
+    pairs = metrics([0, 0, 1, 1, 2, 2])
     of_groups = gains.reshape(3, 2).mean(1)
     half = stats.t.ppf(0.975, 2) * of_groups.std(ddof=1) / 3**0.5
     assert pairs["gain_over_random"].high == pytest.approx(gains.mean() + half, abs=3e-3)

@@ -4,7 +4,7 @@ A predictions folder is read once; all parts of a report are computed from the s
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -119,20 +119,31 @@ class Context:
     @cached_property
     def draws(self) -> Draws:
         """The resamples of the evaluated bags' groups, stratified by target."""
-        return Draws.patients(
-            self.task.labels.strata(self.targets),
-            groups=self.groups,
-            resamples=self.bootstrap,
-            seed=self.seed,
-        )
+        return self.sample(self.task.labels.strata(self.targets), groups=self.groups)
 
     def resamples(
         self, names: Sequence[str], positive: np.ndarray, *, at_most: int = INSTANCE_RESAMPLES
     ) -> Draws:
         """Return resamples of the groups of some bags, stratified by whether a bag is positive."""
-        count = min(self.bootstrap, at_most)
         groups = group_keys(names, self.truth.group)
-        return Draws.patients(positive, groups=groups, resamples=count, seed=self.seed)
+        return self.sample(positive, groups=groups, at_most=at_most)
+
+    def sample(
+        self,
+        strata: np.ndarray,
+        *,
+        groups: Sequence[Hashable],
+        at_most: int | None = None,
+    ) -> Draws:
+        """Return resamples of groups as the evaluation makes all of them.
+
+        Args:
+            strata: the stratum of each item.
+            groups: the group (patient) of each item.
+            at_most: the largest number of resamples; None for that of the evaluation.
+        """
+        count = self.bootstrap if at_most is None else min(self.bootstrap, at_most)
+        return Draws.patients(strata, groups=groups, resamples=count, seed=self.seed)
 
     @cached_property
     def validation(self) -> "Context":

@@ -7,7 +7,7 @@ relevant instances. Bags that the model calls positive count: only their maps cl
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,7 +24,6 @@ from ..core import (
     TaskName,
     as_record,
     counted,
-    group_keys,
     random_stream,
     read_record,
     select_instances,
@@ -34,7 +33,7 @@ from ..errors import BagError, InputError, UnknownName
 from ..layers import PoolingRecord, recorded_pooling
 from ..statistics import ANY_VALUE, MEAN_CORRELATION, Draws, Metric, Scale
 from ..tasks import TASKS
-from .context import INSTANCE_RESAMPLES, Context
+from .context import Context
 from .instances.measures import rank_correlation
 from .map_scores import MapScore, available_scores, drawn_values, map_values
 from .metadata import MapScoreChoice
@@ -387,10 +386,8 @@ def faithfulness_section(context: Context) -> Section | None:
     without = Counter(c.missing["shown"] for c in stored_curves if not c.most_first)
     metrics = mean_curves_metrics(
         curves,
-        groups=group_keys([c.name for c in curves], context.truth.group),
+        draws=context.resamples([c.name for c in curves], np.ones(len(curves))),
         response=MEAN_CORRELATION if context.task.by_probability else ANY_VALUE,
-        resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
-        seed=context.seed,
     )
     means = _mean_curves(curves)
     bags = len(curves)
@@ -432,20 +429,17 @@ def faithfulness_section(context: Context) -> Section | None:
 def mean_curves_metrics(
     curves: Sequence[DeletionCurves],
     *,
-    groups: Sequence[Hashable],
+    draws: Draws,
     response: Scale,
-    resamples: int,
-    seed: int,
 ) -> dict[str, Metric]:
     """Return the means over bags of the areas, of their gains and of the rank correlation.
 
-    A mean is over the bags that have the value. `groups` holds the group (patient) of each bag,
-    and `response` is the scale of the areas between two curves.
+    A mean is over the bags that have the value. `draws` are resamples of the bags with curves, and
+    `response` is the scale of the areas between two curves.
     """
     if not curves:
         reason = "no evaluated bag that the model calls positive has curves"
         return dict.fromkeys(TITLES, Metric.undefined(reason))
-    draws = Draws.patients(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
     areas_of_bags = [c.areas for c in curves]
     areas = {
         order: np.array([of_bag.get(order, np.nan) for of_bag in areas_of_bags])

@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 
 from ...core import counted
 from ...errors import InputError
-from ...statistics import Draws, Metric
+from ...statistics import Metric
 from ...tasks import MEAN_RIVAL
 from ..context import Context
 from ..section import Section, metric_columns, metric_grid
@@ -97,9 +97,7 @@ def patients_section(context: Context) -> Section | None:
         if not task.patient_has_highest:
             _check_alike(data.y, y, patient_of_bag, names=names)
         patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
-        draws = Draws.patients(
-            task.labels.strata(y), groups=names, resamples=context.bootstrap, seed=context.seed
-        )
+        draws = context.sample(task.labels.strata(y), groups=names)
         metrics = task.metrics(patients, draws).overall
     except InputError as error:
         values |= {"metrics": {}, "reason": str(error)}
