@@ -26,6 +26,7 @@ MEASURES = {
     "gain": ("gain over the best null", "+.1f"),
     "ap_shown": ("AP of the shown score", ".1f"),
     "doubt_gain": ("P(wrong) minus margin", "+.1f"),
+    "flip_gain": ("the call flips (0.2) minus margin", "+.1f"),
     "area": ("area of deletion", ".3f"),
     "faithfulness": ("rank correlation", ".3f"),
     "seconds": ("seconds", ".0f"),
