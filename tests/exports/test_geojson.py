@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from shapely import box, union_all
 from shapely.geometry import shape
-from support.made_exports import evidence, slide_bag, written
-from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slide
+from support.made_exports import ABOUT, evidence, predictions, slide_bag, written
+from support.made_maps import SIDE, STRIDE, OneSource, bag, lattice, prediction, scan, slide
 from support.refusals import refused
 
-from probsa.errors import InputError
+from probsa.errors import InputError, SlideError
+from probsa.exports import ExportSettings, export_folder
+from probsa.exports.bag import ExportBag
 from probsa.exports.geojson import LEVELS, write_contours, write_tiles
 from probsa.exports.provenance import STATEMENT
 from probsa.exports.quantities import channels
@@ -273,11 +275,30 @@ def test_a_region_ends_where_its_slide_ends(cut, tmp_path):
     assert held["area px²"] == area and held["patches"] == 30
 
 
+class Unreadable(OneSource):
+    """A slide that was listed, and is damaged since."""
+
+    def open(self, p):
+        raise SlideError("damaged")
+
+
+def test_a_slide_that_cannot_be_read_is_reported(tmp_path):
+    """Its regions are written all the same, but neither end at its edge nor have an area in mm²."""
+    p = slide_bag()
+    notes = {}
+    for name, sources in (("unreadable", Unreadable(None)), ("none", None)):
+        exported = ExportBag(p=p, about=ABOUT, out=tmp_path / name, sources=sources)
+        write_contours(exported)
+        first = read(tmp_path / name / "a.geojson")["features"][0]["properties"]
+        assert "area mm²" not in first["measurements"]
+        notes[name] = exported.notes
+    # without slides, nothing was promised
+    assert notes["none"] == []
+    (note,) = notes["unreadable"]
+    assert "'a'" in note and "damaged" in note
+
+
 def test_a_bag_without_a_region_is_named(tmp_path):
-    from support.made_exports import predictions
-
-    from probsa.exports import ExportSettings, export_folder
-
     bags = slide_bag(np.full(30, 0.4)), slide_bag(np.full(30, 0.6), name="b")
     folder = predictions(tmp_path / "preds", *bags)
     done = export_folder(folder, tmp_path / "out", ExportSettings(geojson="contours"))

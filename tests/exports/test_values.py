@@ -20,7 +20,7 @@ import tifffile
 import torch
 from support.made_dicom import write_ct_series, write_dicom_slide
 from support.made_exports import QUANTITIES, export, predictions, slide_bag
-from support.made_maps import SIDE, lattice, pink
+from support.made_maps import SIDE, lattice, pink, write_folder
 
 from probsa import Bag
 from probsa.errors import InputError
@@ -319,3 +319,13 @@ def test_each_export_says_what_the_bag_is_called_and_whether_its_map_may_be_trus
     entries = provenance(table, p).entries
     assert entries["call"] == verdict_of(table, p).text
     assert entries["trust"] == stored_trust(table).line
+
+
+@pytest.mark.parametrize("model", ["abmil", None])
+def test_each_export_names_its_model_and_its_runs(tmp_path, model):
+    """Runs of one model have its name; those of several models have none in common."""
+    named = {} if model is None else {"model": model}
+    folder = write_folder(tmp_path / "p", slide_bag(), runs=("one", "two"), **named)
+    table = read_predictions(folder)
+    expected = "2 runs: one, two" if model is None else "abmil (2 runs: one, two)"
+    assert provenance(table, table.instances("a")).model == expected

@@ -300,11 +300,13 @@ def load_several(
     for run, seen_bags in zip(runs, _seen(folders), strict=True):
         members += run.members
         seen_by_member += [seen_bags] * len(run.members)
+    models = {run.metadata.model for run in runs}
     ensemble = Ensemble(
         members,
         seen=seen_by_member,
         config=next((run.config for run in runs if run.config is not None), None),
         metadata=PredictionsMetadata(
+            model=models.pop() if len(models) == 1 else None,
             runs=tuple(map(str, folders)),
             members=len(members),
             target=first.metadata.target,

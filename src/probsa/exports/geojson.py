@@ -7,10 +7,11 @@ objects, then Measure > Measurement maps.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from ..errors import InputError, ProbSAError, imports_from
 from ..maps import class_names
@@ -20,9 +21,17 @@ from .quantities import Channel, missing_reasons
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
 
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-COLOURS = ((68, 1, 84), (49, 104, 142), (53, 183, 121), (253, 231, 37))
+COLOURS = {
+    0.5: (68, 1, 84),
+    0.8: (49, 104, 142),
+    0.9: (53, 183, 121),
+    0.95: (253, 231, 37),
+}
 """Red, green and blue of each level: viridis, whose lightness rises with the level."""
+LEVELS = tuple(COLOURS)
+"""The probabilities that a region's patches reach, in ascending order."""
+ROUNDING = 1.0
+"""Corners are rounded to whole pixels: a smaller gap between two patches is not one."""
 DECIMALS = 3
 """Decimals of coordinates, in level-0 pixels."""
 CHUNK = 1000
@@ -33,8 +42,9 @@ def write_contours(bag: ExportBag) -> None:
     """Write one annotation per level that any patch reaches.
 
     Measurements are the level, the number of patches, the area, the mean probability and the
-    largest standard deviation of the score, where it exists. A region ends where its slide ends,
-    also where patches reach beyond. A bag without such a patch is named in `bag.notes`.
+    largest standard deviation of the score, where it exists. If the slide can be read, a region
+    ends where its slide ends, also where patches reach beyond. `bag.notes` names a bag whose slide
+    cannot be read, and one without such a patch.
     """
     with imports_from("slides", "shapely"):
         import shapely
@@ -44,7 +54,7 @@ def write_contours(bag: ExportBag) -> None:
     mpp, slide_area = _slide_frame(bag)
     lattice = patches.lattice
     stride = patches.stride
-    if lattice is not None and stride < patches.side + 1:
+    if lattice is not None and stride < patches.side + ROUNDING:
         # edges that are computed from the lattice meet exactly, which joins the cells fast
         join = shapely.coverage_union_all
         corner = np.array([lattice.left, lattice.top])
@@ -55,18 +65,21 @@ def write_contours(bag: ExportBag) -> None:
         join = shapely.union_all
         first, side = patches.cells
         last = first + side
-    boxes = shapely.box(*np.round(np.concatenate([first, last], axis=1), DECIMALS).T)
+    corners = np.concatenate([first, last], axis=1)
+    left, top, right, bottom = np.round(corners, DECIMALS).T
+    boxes = shapely.box(left, top, right, bottom)
     features = []
     for q in bag.of("probability"):
         for level in LEVELS:
             # compared in float32: a stored probability of 0.9 reaches the level 0.9
             inside = q.values >= np.float32(level)
-            if inside.any():
-                region = join(boxes[inside])
-                if slide_area is not None:
-                    region = shapely.intersection(region, slide_area)
-                region = shapely.normalize(region)
-                features.append(_annotation(bag, region, q, level=level, mpp=mpp))
+            if not inside.any():
+                continue
+            region = join(boxes[inside])
+            if slide_area is not None:
+                region = shapely.intersection(region, slide_area)
+            region = shapely.normalize(region)
+            features.append(_annotation(bag, region, q, inside, level=level, mpp=mpp))
     if not features:
         bag.notes.append(f"no patch of {bag.p.name!r} has a probability of {LEVELS[0]:g} or more")
     _write(bag, features)
@@ -78,7 +91,10 @@ def write_tiles(bag: ExportBag) -> None:
 
 
 def _slide_frame(bag: ExportBag) -> "tuple[float | None, BaseGeometry | None]":
-    """Return a slide's µm per pixel, and its area in level-0 pixels; None for what is not known."""
+    """Return a slide's µm per pixel, and its area in level-0 pixels; None for what is not known.
+
+    If the slide cannot be read, `bag.notes` says so.
+    """
     from shapely import box
 
     if bag.sources is None:
@@ -86,19 +102,29 @@ def _slide_frame(bag: ExportBag) -> "tuple[float | None, BaseGeometry | None]":
     try:
         with bag.slide("GeoJSON") as slide:
             return slide.mpp, box(0, 0, *slide.size)
-    except ProbSAError:
+    except ProbSAError as error:
+        bag.notes.append(
+            f"the regions of {bag.p.name!r} may reach beyond its slide and have no area in mm²: "
+            f"{error}"
+        )
         return None, None
 
 
 def _annotation(
-    bag: ExportBag, region: "BaseGeometry", q: Channel, *, level: float, mpp: float | None
+    bag: ExportBag,
+    region: "BaseGeometry",
+    q: Channel,
+    inside: Bool[np.ndarray, " n"],
+    *,
+    level: float,
+    mpp: float | None,
 ) -> dict[str, Any]:
+    """Return the annotation of a region, which covers the patches `inside`."""
     from shapely.geometry import mapping
 
     name = f"probability ≥ {level:g}"
     if q.class_name:
         name += f" {q.class_name}"
-    inside = q.values >= np.float32(level)
     measurements: dict[str, float] = {
         "level": level,
         "patches": int(inside.sum()),
@@ -117,7 +143,7 @@ def _annotation(
         "properties": {
             "objectType": "annotation",
             "name": name,
-            "classification": {"name": name, "color": COLOURS[LEVELS.index(level)]},
+            "classification": {"name": name, "color": COLOURS[level]},
             "isLocked": True,
             "measurements": measurements,
         },
@@ -147,17 +173,19 @@ def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
 def _bag_prediction(bag: ExportBag) -> dict[str, float]:
     """Return what is predicted of the whole bag, by the names of predictions.csv."""
     p = bag.p
-    # a single probability is that of the second of two classes
-    names = p.outputs.names or class_names(
-        p, len(p.probability), bag.classes[-len(p.probability) :]
-    )
+    names: Sequence[str] = p.outputs.names
+    if not names:
+        count = len(p.probability)
+        # a single probability is that of the second of two classes
+        names = class_names(p, count, bag.classes[-count:])
     return {name: float(str(v)) for name, v in zip(names, p.probability, strict=True)}
 
 
 def _write(bag: ExportBag, features: Iterable[dict[str, Any]]) -> None:
     """Write the features one after another, so that they are never all in memory as text."""
     with bag.file(".geojson") as path, path.open("w", encoding="utf-8") as file:
-        origin = json.dumps({**bag.about.entries, "prediction": _bag_prediction(bag)})
+        entries = {**bag.about.entries, "prediction": _bag_prediction(bag)}
+        origin = json.dumps(entries, allow_nan=False)
         file.write(f'{{"type":"FeatureCollection","probsa":{origin},"features":[')
         for k, feature in enumerate(features):
             text = json.dumps(feature, separators=(",", ":"), allow_nan=False)

@@ -25,7 +25,7 @@ class Provenance:
 
     bag: str
     model: str
-    """Name of the model, with the number of its members or runs if there are several."""
+    """Name of the model, with the number of its members, or its runs, if there are several."""
     version: str
     """Version of probsa that writes the file."""
     score_kind: str
@@ -74,7 +74,9 @@ def provenance(table: Predictions, p: Prediction) -> Provenance:
     metadata = table.metadata
     model = metadata.model or "unknown"
     if metadata.runs:
-        model = f"{len(metadata.runs)} runs: {', '.join(metadata.runs)}"
+        runs = f"{len(metadata.runs)} runs: {', '.join(metadata.runs)}"
+        # runs may be of several models, which have no common name
+        model = runs if metadata.model is None else f"{model} ({runs})"
     elif metadata.members is not None:
         model = f"{model} ({metadata.members} members)"
     written = table.instance_path(p.name).stat().st_mtime

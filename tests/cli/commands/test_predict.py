@@ -78,6 +78,7 @@ def test_each_bag_is_predicted_by_runs_that_have_not_seen_it(runs, tmp_path, cap
             assert float(rows[p.name]["p_1"]) == pytest.approx(float(p.probability[0]), rel=1e-5)
             assert (float(rows[p.name]["sd_between_1"]) > 0) == (k == 2)
     stored = json.loads((tmp_path / "p" / "predictions.json").read_text())
+    assert stored["model"] == "abmil"
     assert stored["members"] == 4 and len(stored["runs"]) == 3
 
 
