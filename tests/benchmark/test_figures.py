@@ -20,7 +20,15 @@ from probsa.benchmark.figures.attention import attention_figures, default_bags, 
 from probsa.benchmark.figures.forest import BaselineDifference, differences, draw_forest
 from probsa.benchmark.figures.improvement import MEAN, Gain, draw_improvement, gains, means
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, family_ranks
-from probsa.benchmark.figures.style import BEYOND, WITHIN, shortened, style_of, write
+from probsa.benchmark.figures.style import (
+    CUT_NOTE,
+    FOLDS_NOTE,
+    OTHERS,
+    STYLES,
+    shortened,
+    style_of,
+    write,
+)
 from probsa.benchmark.grid.variants import CHOSEN
 from probsa.benchmark.results.results import validation_of
 from probsa.benchmark.results.sampling import kinds_of
@@ -168,6 +176,20 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
     np.testing.assert_allclose(by_name, total / 2)
 
 
+def test_a_family_of_one_method_has_no_ranks(experiment):
+    """A rank among one method says nothing, however many methods the other family has."""
+    scores = read_results(experiment).scores
+    local = [s for s in scores if s.method.model != "dsmil"]
+    transmil = [
+        replace(s, method=replace(s.method, label="transmil", model="transmil"))
+        for s in scores
+        if s.method.model == "dsmil"
+    ]
+    assert len(transmil) == 2  # data sets
+    assert {r.family for r in family_ranks([*local, *transmil]).rows} == {"local"}
+    assert not family_ranks(transmil).rows
+
+
 def test_differences_are_to_the_baseline_of_the_family(experiment):
     result, missing, _ = differences(read_results(experiment).scores)
     assert missing == []
@@ -231,9 +253,9 @@ def test_notes_say_what_is_compared_and_leave_room_for_all_else():
         for n in ("dsmil", "patchgcn")
     ]
     for figure in (draw_improvement(within), draw_forest(few, remark=f"{CHOSEN}. " * 3)):
-        assert WITHIN in notes_of(figure)
+        assert FOLDS_NOTE in notes_of(figure)
         refuse_collisions(figure)
-    assert WITHIN not in notes_of(draw_improvement(many_gains()))
+    assert FOLDS_NOTE not in notes_of(draw_improvement(many_gains()))
 
 
 def test_intervals_that_span_everything_run_out_of_the_panel():
@@ -245,7 +267,7 @@ def test_intervals_that_span_everything_run_out_of_the_panel():
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
         most = max(g.points for g in few)
         assert (low, high) == (-most - 4, most + 4) if cut else high < most + 4
-        assert (BEYOND in notes_of(figure)) == cut
+        assert (CUT_NOTE in notes_of(figure)) == cut
         refuse_collisions(figure)
     rows = [
         BaselineDifference(
@@ -344,6 +366,8 @@ def test_every_method_has_its_own_look():
     looks = {n: style_of(n) for n in names()}
     assert len(set(looks.values())) == len(looks)
     assert style_of("a plugin's") == style_of("a plugin's")
+    listed_colours = {style.colour for style in STYLES.values()}
+    assert listed_colours.isdisjoint(OTHERS)
 
 
 # whole folders

@@ -15,17 +15,17 @@ from ..results.comparing import Pooled
 from ..results.method_order import BASELINES
 from ..results.scores import Scores
 from .style import (
-    BEYOND,
+    CUT_NOTE,
+    FOLDS_NOTE,
     GREY,
     TEXT,
     TITLE,
-    WITHIN,
     FigureData,
+    axis_limit,
     distinct,
     method_panels,
     note,
     paired_rows,
-    reach,
     style_of,
 )
 
@@ -111,7 +111,7 @@ def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") 
     for ax, data, metric in panels:
         panel_differences = [d for d in differences if d.data == data and d.metric == metric]
         _panel(ax, panel_differences, names=names[data])
-        limit = reach(panel_differences)
+        limit = axis_limit(panel_differences)
         if limit is not None:
             ax.set_xlim(-limit, limit)
             is_cut = True
@@ -124,8 +124,8 @@ def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") 
         figure,
         f"Baseline: {', '.join(baselines)}, {KEY}",
         DETECTABLE if any(d.detectable for d in differences) else "",
-        BEYOND if is_cut else "",
-        WITHIN if any(d.pooling == "within" for d in differences) else "",
+        CUT_NOTE if is_cut else "",
+        FOLDS_NOTE if any(d.pooling == "within" for d in differences) else "",
         remark,
     )
     return figure

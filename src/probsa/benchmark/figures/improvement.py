@@ -16,17 +16,17 @@ from ..grid.variants import variants_of
 from ..results.comparing import Pooled
 from ..results.scores import Scores
 from .style import (
-    BEYOND,
+    CUT_NOTE,
+    FOLDS_NOTE,
     GREY,
     MARKERS,
     TEXT,
-    WITHIN,
     FigureData,
+    axis_limit,
     distinct,
     dress,
     note,
     paired_rows,
-    reach,
     sheet,
     shortened,
     style_of,
@@ -135,7 +135,7 @@ def draw_improvement(gains: Sequence[Gain], *, remark: str = "") -> Figure:
                 ax.set_title(shortened(variant, NAME), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
-        limit = reach(metric_gains)
+        limit = axis_limit(metric_gains)
         if limit is not None:
             row[0].set_ylim(-limit, limit)
             is_cut = True
@@ -143,8 +143,8 @@ def draw_improvement(gains: Sequence[Gain], *, remark: str = "") -> Figure:
     _legend(figure, sets)
     note(
         figure,
-        BEYOND if is_cut else "",
-        WITHIN if any(g.pooling == "within" for g in gains) else "",
+        CUT_NOTE if is_cut else "",
+        FOLDS_NOTE if any(g.pooling == "within" for g in gains) else "",
         remark,
     )
     return figure

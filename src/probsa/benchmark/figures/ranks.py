@@ -34,21 +34,24 @@ class AverageRank:
 
 
 def family_ranks(scores: Sequence[Scores]) -> FigureData:
-    """Return ranks within families, and notes on methods without a value, which are left out as in
-    the tables."""
+    """Return ranks within families of two methods or more, and notes on what is left out.
+
+    Methods without a value are left out as in the tables.
+    """
     ranks: list[AverageRank] = []
     notes: list[str] = []
-    one_weight = chosen(scores)
+    shown_scores = chosen(scores)
     for family in get_args(Family):
-        family_scores = [s for s in one_weight if s.method.family == family]
+        family_scores = [s for s in shown_scores if s.method.family == family]
         columns = ranked(family_scores)
         if columns.unranked:
             notes.append(columns.note())
         models = {s.method.name: s.method.model for s in family_scores}
         for metric, title in shown_metrics(family_scores).items():
             values = columns.of(metric)
-            means = average_ranks(values).mean if values else {}
-            for name, rank in means.items():
+            if len(values) < 2:
+                continue  # the rank of a single method says nothing
+            for name, rank in average_ranks(values).mean.items():
                 ranks.append(
                     AverageRank(
                         family=family,
@@ -59,8 +62,6 @@ def family_ranks(scores: Sequence[Scores]) -> FigureData:
                         data_sets=len(values[name]),
                     )
                 )
-    if len(one_weight) < 2:
-        ranks = []  # a rank among one method says nothing
     remark = " ".join([chosen_note(scores), *notes]).strip()
     return FigureData(ranks, notes, remark)
 
@@ -69,7 +70,7 @@ def draw_ranks(ranks: Sequence[AverageRank], *, remark: str = "") -> Figure:
     """Draw a panel for each family (rows) and metric (columns), labelled `<family> <metric>`."""
     metrics = distinct(r.metric for r in ranks)
     families = distinct(r.family for r in ranks)
-    lowest_rank = max([2, *(r.rank for r in ranks)])
+    largest_rank = max([2, *(r.rank for r in ranks)])
     # in the order of the first metric; methods without it come last
     by_rank = sorted(ranks, key=lambda r: (r.metric != metrics[0], r.rank))
     names = {f: distinct(r.method for r in by_rank if r.family == f) for f in families}
@@ -80,8 +81,8 @@ def draw_ranks(ranks: Sequence[AverageRank], *, remark: str = "") -> Figure:
                 y = names[family].index(r.method)
                 style = style_of(r.model)
                 ax.plot(r.rank, y, marker=style.marker, color=style.colour, ms=5.5)
-        ax.set_xlim(0.5, lowest_rank + 0.5)
-        ax.set_xticks(range(1, int(lowest_rank) + 1, 1 if lowest_rank < 12 else 2))
+        ax.set_xlim(0.5, largest_rank + 0.5)
+        ax.set_xticks(range(1, int(largest_rank) + 1, 1 if largest_rank < 12 else 2))
         if metric == metrics[0]:
             ax.set_title(FAMILIES.get(family, family), fontsize=TITLE, loc="left")
         if family == families[-1]:

@@ -1,7 +1,8 @@
 """What the figures of an experiment share: style, pairs of methods, and files.
 
-Colours are those of Okabe and Ito and Tol's muted ones, which colour-blind readers can tell apart;
-related methods share a colour and differ in the marker.
+Colours are those of Okabe and Ito and of Tol, which colour-blind readers can tell apart. Variants
+of a model share a colour and differ in the marker, except those of ABMIL and TabMIL, which the
+paper compares: they have several colours.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -98,11 +99,17 @@ STYLES = {
     "evidence-diag": Style("#AA3377", "D"),
     "evidence-field": Style("#AA3377", "*"),
 }
-WITHIN = "With folds, AUROC is averaged over folds, and F1 uses the calls of all folds together."
+FOLDS_NOTE = (
+    "With folds, AUROC is averaged over folds, and F1 uses the calls of all folds together."
+)
 """Note on how differences are computed."""
-OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#AA3377")
-"""Colours of methods that are not listed, chosen by name."""
-BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
+CHARACTER = 0.058
+"""Mean width in inches of a character of a note."""
+LINE = 0.125
+"""Height in inches of a line of a note."""
+OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#997700")
+"""Colours of methods that are not listed, chosen by name; none of them is in `STYLES`."""
+CUT_NOTE = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
 
 
 def style_of(model: str) -> Style:
@@ -167,7 +174,7 @@ def method_panels(
     return figure, panels
 
 
-def reach(rows: Sequence[Any]) -> float | None:
+def axis_limit(rows: Sequence[Any]) -> float | None:
     """Return the range of an axis of points if intervals are too wide to show, else None.
 
     Intervals over two seeds can be: Student's t with one degree of freedom. The range covers all
@@ -186,10 +193,12 @@ def reach(rows: Sequence[Any]) -> float | None:
 
 def note(figure: Figure, *texts: str) -> None:
     """Write texts that are not empty below the panels."""
-    lines = wrap(" ".join(filter(None, texts)), int(figure.get_figwidth() / 0.058))
+    text = " ".join(filter(None, texts))
+    lines = wrap(text, int(figure.get_figwidth() / CHARACTER))
     if lines:
-        # keep the panels' size: a line takes an eighth of an inch
-        figure.set_figheight(figure.get_figheight() + 0.125 * (len(lines) - 1))
+        # the height of a sheet allows for one line; each further one must not shrink the panels
+        further_lines = len(lines) - 1
+        figure.set_figheight(figure.get_figheight() + LINE * further_lines)
         figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
 
 
@@ -210,6 +219,7 @@ def paired_rows(
     Returns: The rows, and why some are missing.
     """
     compared = compare_methods(group, baseline=base.method.name)
+    has_one_class = len(set(base.positive.tolist())) < 2
     rows: list[Any] = []
     missing: list[str] = []
     for s in group:
@@ -217,14 +227,14 @@ def paired_rows(
             continue
         for metric, title in shown_metrics(group).items():
             pooled = compared.deciding(metric)
-            difference = None
-            if pooled is not None:
-                difference = pooled.comparison.differences.get(s.method.name)
+            differences = {} if pooled is None else pooled.comparison.differences
+            difference = differences.get(s.method.name)
             if pooled is None or difference is None:
-                why = f"{base.method.name} and {s.method.name} have no seed in common"
-                if len(set(base.positive.tolist())) < 2:
-                    why = "its test bags have only one class"
-                missing.append(f"{s.method.name} on {s.data}: {why}")
+                if has_one_class:
+                    reason = "its test bags have only one class"
+                else:
+                    reason = f"{base.method.name} and {s.method.name} have no seed in common"
+                missing.append(f"{s.method.name} on {s.data}: {reason}")
                 continue
             common: dict[str, Any] = {
                 "data": s.data,
