@@ -246,6 +246,30 @@ def test_the_identity_differs_with_anything_that_changes_the_features(small, tmp
     assert len({*digests, twin}) == 4
 
 
+def test_the_identity_is_the_one_that_stored_features_state(small, monkeypatch, tmp_path):
+    """It depends on values, and not on how Python shows the class that has them."""
+    save_file(state_of(), tmp_path / "w.safetensors")
+    encoder = features.build("small", weights=tmp_path / "w.safetensors")
+    properties = (
+        "1 Preprocessing(size=8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5), "
+        "resampling='bilinear', resize=None)"
+    )
+    assert encoder.identity == f"small@{_weights.digest(encoder.core, also=properties)}"
+    monkeypatch.setattr(Preprocessing, "__repr__", lambda self: "another text")
+    assert identity(tmp_path / "w.safetensors") == encoder.identity
+    plain = features.build("handcrafted")
+    assert plain.identity == f"handcrafted@{_weights.digest(plain.core, also='1 None')}"
+
+
+def test_advice_names_the_extra_that_holds_the_weights(small):
+    """A package that no extra of probsa installs is not advised as one."""
+    for name, extra in (("packed", ""), ("brought", "slides")):
+        weights = Origin(package="no_such_package", extra=extra)
+        features.register(name, card=replace(small, weights=weights))(Small)
+    assert features.readiness("packed") == Readiness("needs weights", "--weights FILE")
+    assert "[slides]" in features.readiness("brought").detail
+
+
 # where weights come from
 
 

@@ -34,7 +34,9 @@ class Origin:
     files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
     """File names in that repository or package; the first existing one is used."""
     package: str = ""
-    """Python package that holds the file, which the extra `effnet` installs."""
+    """Python package that holds the file."""
+    extra: str = ""
+    """Extra of probsa that installs this package; empty if none does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,18 @@ class Preprocessing:
     resampling: Resampling = "bicubic"
     resize: int | None = None
     """Size to resize to before cropping the centre to `size`; None for no crop."""
+
+    @property
+    def statement(self) -> str:
+        """The text that identities of encoders are digests of.
+
+        Files of features store these digests: the text must stay the same, whatever the fields of
+        this class are called.
+        """
+        return (
+            f"Preprocessing(size={self.size!r}, mean={self.mean!r}, std={self.std!r}, "
+            f"resampling={self.resampling!r}, resize={self.resize!r})"
+        )
 
 
 class Encoder(nn.Module, ABC):

@@ -113,7 +113,8 @@ def _describe_weights(card: Card) -> str:
     if origin is None:
         return "none"
     if origin.package:
-        return f"in the package `{origin.package}` (`probsa[effnet]`)"
+        extra = f" (`probsa[{origin.extra}]`)" if origin.extra else ""
+        return f"in the package `{origin.package}`{extra}"
     addresses = []
     if origin.url:
         addresses.append(origin.url)

