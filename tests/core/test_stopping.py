@@ -88,11 +88,32 @@ with replacing(folder / "x") as temporary:
 """
 
 
-def stopped(program: str, *arguments: object, **given: object) -> forks.Fork:
+def stopped(program: str, *arguments: object) -> forks.Fork:
+    """Return the ended process of a program that a signal stops."""
     lines = "".join(f"    {line}\n" for line in program.splitlines())
     return forks.run(
         f"{HEAD}with stoppable(message='stopped\\n'):\n{lines}print('went on')", *arguments
     )
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process of somebody else has ended, even if nobody has waited for it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        # it has ended since, or this system has no /proc: the next call tells
+        return False
+    # the name of the program, in brackets, may hold spaces
+    state = stat.rpartition(")")[2].split()[0]
+    return state in {"Z", "X"}
+
+
+def test_a_process_that_runs_has_not_ended():
+    assert not has_ended(os.getpid())
 
 
 @pytest.mark.parametrize("program", [IN_HDF5, FINALIZER, CALLBACK, FILE, FOLDER, SWALLOWED])
@@ -108,8 +129,8 @@ def test_a_signal_leaves_nothing_wherever_it_comes(tmp_path, program):
 def test_children_end_with_their_parent(tmp_path, program, status, errors):
     done = stopped(program, tmp_path)
     assert (done.returncode, done.errors()) == (status, errors)
-    stat = Path(f"/proc/{done.output().strip()}/stat")
-    wait_for(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX")
+    child = int(done.output())
+    wait_for(lambda: has_ended(child))
 
 
 def test_what_must_not_be_torn_is_finished_first(tmp_path):

@@ -36,27 +36,32 @@ def tables(tmp_path_factory):
 
 
 def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
-    said = {}
+    headings = {}
     for task, table in tables.items():
         bag = table.bags[0]
         assert render_folder(table.folder, tmp_path / task, bags=[bag]) == []
         assert (tmp_path / task / f"{bag}.png").stat().st_size > 10_000
         p = table.instances(bag)
-        said[task] = heading(p, verdict=verdict_of(table, p)).line
-    assert said["binary"].startswith("s06 · class ")
-    assert ", threshold 0." in said["binary"]
-    assert "grade " in said["ordinal"] and "threshold 0." in said["multilabel"]
-    assert "p(oedema) 0." in said["multilabel"] and "thickness " in said["regression"]
-    assert "risk " in said["survival"] and "S(" in said["survival"]
-    words = {
-        "binary": "",  # as before there were other tasks
+        headings[task] = heading(p, verdict=verdict_of(table, p)).line
+    assert headings["binary"].startswith("s06 · class ")
+    assert ", threshold 0." in headings["binary"]
+    assert "grade " in headings["ordinal"] and "threshold 0." in headings["multilabel"]
+    assert "p(oedema) 0." in headings["multilabel"] and "thickness " in headings["regression"]
+    assert "risk " in headings["survival"] and "S(" in headings["survival"]
+
+
+def test_captions_say_what_colours_speak_for(tables):
+    directions = {
         "ordinal": "red speaks for a higher grade, blue for a lower one",
         "multilabel": "red speaks for the finding, blue against it",
         "regression": "red raises the value, blue lowers it",
         "survival": "red raises the risk, blue lowers it",
     }
-    for task, expected in words.items():
-        assert expected in resolve(tables[task], "auto").caption
+    captions = {task: resolve(table, "auto").caption for task, table in tables.items()}
+    for task, expected in directions.items():
+        assert expected in captions[task]
+    # classes have no direction
+    assert not any(direction in captions["binary"] for direction in directions.values())
     shown = resolve(tables["survival"], "contribution").caption
     assert "red raises the risk" in shown
     assert "raises the logit of the class" in resolve(tables["binary"], "contribution").caption
@@ -73,7 +78,8 @@ def test_the_page_has_the_words_of_the_task(tables):
         page = json.loads(script[script.index("{") : script.rindex("}") + 1])
         row = next(r for r in page["rows"] if r["name"] == "s06")
         k = table.bags.index("s06")
-        assert row["label"] == truth_of(table, k) != ""
+        assert row["label"] == truth_of(table, k)
+        assert row["label"] != ""
         assert row["probability"] is not None and row["spread"] > 0
         assert page["words"] == asdict(words_of(table))
         for column in range(2 if task == "multilabel" else 1):
