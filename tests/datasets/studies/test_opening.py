@@ -1,6 +1,8 @@
 """A user's own cohort, unknown folders, downloads from the Hub, and the command."""
 
+import errno
 import json
+import os
 import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -182,8 +184,12 @@ def hub(tmp_path: Path, monkeypatch) -> Hub:
 def test_the_hub(hub, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "UNI"]
+    unpacked: list[int] = []
     for _ in range(2):  # existing files are not unpacked again
         assert main([*command, "--revision", "v1", "--out", str(out), "--json"]) == 0
+        array = next(out.rglob("features_UNI/*.npy"))
+        unpacked.append(array.stat().st_mtime_ns)
+    assert unpacked[0] == unpacked[1]
     output = json.loads(capsys.readouterr().out.split("\n}\n")[-2] + "}")
     assert output["counts"]["train"] == 2 and output["counts"]["tumor"] == 1
     assert hub.asked["repo_id"] == "authors/set" and hub.asked["repo_type"] == "dataset"
@@ -198,6 +204,35 @@ def test_the_hub(hub, tmp_path, capsys):
     assert not taken("dataset/patches_512/features/features_resnet50.tar.gz")
     study = read_study(out)
     assert open_bags(study.features, features=study.feature_set).names == tuple(TWO)
+
+
+def test_another_revision_replaces_the_arrays_of_the_first(hub, tmp_path):
+    out = tmp_path / "out"
+    archive = hub.packed / "dataset" / "patches_512" / "features" / "features_UNI.tar.gz"
+    folder = out / archive.relative_to(hub.packed).with_name("features_UNI")
+    for value, names in ((1.0, ("a", "b")), (2.0, ("a",))):
+        made = tmp_path / "a.npy"
+        np.save(made, np.full((2, 3), value, np.float32))
+        with tarfile.open(archive, "w:gz") as packed:
+            for name in names:
+                packed.add(made, f"{name}.npy")
+        fetch_release("authors/set", out, feature_set="UNI", revision=None)
+        assert np.load(folder / "a.npy").max() == value
+        assert {path.stem for path in folder.glob("*.npy")} == {*names}
+    (folder / "a.npy").unlink()
+    fetch_release("authors/set", out, feature_set="UNI", revision=None)
+    assert np.load(folder / "a.npy").max() == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+def test_a_disk_that_cannot_be_written_to_is_not_the_connection(tmp_path, monkeypatch, code):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(OSError, match=os.strerror(code)) as error:
+        fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
+    assert not isinstance(error.value, InputError)
 
 
 NOT_FOUND = RepositoryNotFoundError.__new__(RepositoryNotFoundError)

@@ -1,10 +1,11 @@
 """Download the authors' processed folders from the Hugging Face Hub, at the user's request."""
 
+import hashlib
 import shutil
 import tarfile
 from pathlib import Path
 
-from ...core import LEDGER, open_output, replacing
+from ...core import LEDGER, is_disk_full, open_output, replacing, write_text
 from ...errors import InputError, OutputExists, imports_from
 from ..names import FEATURES_PREFIX
 
@@ -12,6 +13,11 @@ LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives with these names, that accompany the features."""
 BOOKKEEPING = ".cache/huggingface"
 """What huggingface_hub writes into the folder of a download."""
+UNPACKED = ".unpacked"
+"""Added to the name of an archive: the file that says what was unpacked from it.
+
+The first line is the SHA-256 of the archive, and each further line the name of an array.
+"""
 
 
 def fetch_release(
@@ -19,7 +25,7 @@ def fetch_release(
 ) -> Path:
     """Download one set of features with its labels, and unpack the archives.
 
-    Files that exist already are not downloaded again.
+    What has not changed since an earlier download is neither downloaded nor unpacked again.
 
     Args:
         repository: `owner/name` of a data set on the Hub.
@@ -67,6 +73,8 @@ def fetch_release(
             "right, and have its terms been accepted?"
         ) from error
     except OSError as error:  # includes LocalEntryNotFoundError and OfflineModeIsEnabled
+        if is_disk_full(error) or isinstance(error, PermissionError):
+            raise  # it is about this machine, not about the connection
         raise InputError(
             f"{repository} cannot be fetched: the Hugging Face Hub cannot be reached ({error}). "
             "Fetch it on a machine with a connection, and give its folder here"
@@ -82,8 +90,24 @@ def fetch_release(
 
 
 def _unpack(archive: Path) -> None:
-    """Extract the arrays of an archive, which may be in a folder, into one with its name."""
+    """Extract the arrays of an archive into the folder beside it that has its name.
+
+    The folders within the archive do not count. An archive that was unpacked before, and whose
+    arrays are all there, is skipped. Arrays that an earlier version of the archive held, and this
+    one does not, are removed.
+
+    Raises:
+        InputError: the archive is damaged.
+        OSError: the disk is full, or must not be written to.
+    """
     folder = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    unpacked_file = archive.with_name(archive.name + UNPACKED)
+    earlier_digest, earlier_arrays = _read_unpacked(unpacked_file)
+    with archive.open("rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    if digest == earlier_digest and all((folder / name).is_file() for name in earlier_arrays):
+        return
+    arrays: list[str] = []
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -92,11 +116,23 @@ def _unpack(archive: Path) -> None:
                     continue
                 content = tar.extractfile(member)
                 assert content is not None, "it is a file"
-                if (folder / name).is_file() and (folder / name).stat().st_size == member.size:
-                    continue
                 with replacing(folder / name) as temporary, temporary.open("wb") as f:
                     shutil.copyfileobj(content, f)
+                arrays.append(name)
     except (tarfile.TarError, EOFError, OSError) as error:
+        if is_disk_full(error) or isinstance(error, PermissionError):
+            raise
         raise InputError(
-            f"{archive} cannot be unpacked ({error}): remove it and fetch again, or free some space"
+            f"{archive} cannot be unpacked ({error}): remove it and fetch again"
         ) from error
+    for name in set(earlier_arrays) - set(arrays):
+        (folder / name).unlink(missing_ok=True)
+    write_text(unpacked_file, "\n".join([digest, *arrays]) + "\n")
+
+
+def _read_unpacked(file: Path) -> tuple[str, list[str]]:
+    """Return the digest of the archive that was unpacked last, and the names of its arrays."""
+    if not file.is_file():
+        return "", []
+    digest, *arrays = file.read_text(encoding="utf-8").splitlines()
+    return digest, arrays
