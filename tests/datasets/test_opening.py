@@ -136,6 +136,14 @@ def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path):
     assert bags.notes == {"s1": (EstimatedStride(stride=1024.0),)}
 
 
+def test_a_scan_beside_slides_needs_no_patches(tmp_path):
+    path, _ = clam(tmp_path, "OUT")
+    position = np.arange(N)[:, None]
+    write_bag(path / "h5_files" / "scan.h5", features=features(3), coords=position, kind="ct")
+    bags = open_bags(path)
+    assert bags.stored("scan").inferred_kind == bags.metadata("scan").kind == "ct"
+
+
 def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("resnet50",)) -> Path:
     for i, name in enumerate(("w1", "w2")):
         parts = {f"features/features_{e}": features(10 * i + len(e)) for e in encoders}
@@ -422,6 +430,8 @@ def test_what_is_no_label_of_instances_is_refused(data, values, message):
 
 def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data):
     stored, _, overlay = data
+    with pytest.raises(BagError, match="instance_labels"):  # an empty folder
+        open_bags(stored, instance_labels=overlay)
     np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
     with pytest.raises(BagError, match="1 files"):
         open_bags(stored, instance_labels=overlay)

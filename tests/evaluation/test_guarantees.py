@@ -517,9 +517,20 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
         (["--per-class"], "--per-class"),
         (["--calibration", "x"], "--calibration"),
         (["--max-error", "0.2", "--per-class"], "--per-class"),
+        (["--max-error", "0.2", "--set-score", "aps"], "--set-score"),
         ([], "--coverage"),
     ],
 )
 def test_flags_without_effect_are_refused(cohort, tmp_path, capsys, flags, words):
     assert main(["sets", str(cohort[0]), "--out", str(tmp_path / "s.csv"), *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_folder_of_the_calibration_bags_may_be_called_val(tmp_path, monkeypatch, capsys):
+    new_bags, _ = write_cohort(tmp_path / "new", parts=NEW)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "sets.csv"
+    command = ["sets", str(new_bags), "--coverage", "0.9", "--out", str(out)]
+    assert main([*command, "--calibration", "val"]) == 2
+    assert "val" in capsys.readouterr().err
+    assert not out.exists()

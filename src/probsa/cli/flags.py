@@ -36,7 +36,7 @@ ThresholdRule = Annotated[
     ),
 ]
 FeatureSet = Annotated[Name, Flag("NAME", "Folder of features to use if there are several.")]
-Readers = Annotated[
+ReaderCount = Annotated[
     Whole,
     Flag("N", "Number of processes that read and decode patches. Default: half of the cores."),
 ]
@@ -46,7 +46,7 @@ MPP_HELP = (
     "slide and mpp, which takes precedence over the files."
 )
 SlideMpp = Annotated[str, Flag("MPP|CSV", MPP_HELP)]
-MppOfSlides = Annotated[str, Flag("MPP|CSV", MPP_HELP, needs="--slides DIR")]
+MppWithSlides = Annotated[str, Flag("MPP|CSV", MPP_HELP, needs="--slides DIR")]
 LabelsToInclude = Annotated[
     Path, Flag("CSV", "Table of labels to include in the table of predictions.", holds="file")
 ]
@@ -82,15 +82,7 @@ class WorkFlags:
         from .terminal import ERR
 
         share = Share.parse(self.shard)
-        slurm: dict[str, int | str] = {}
-        for pair in (self.slurm or "").split(","):
-            key, _, value = pair.partition("=")
-            if pair and not (key and value):
-                raise InputError(
-                    f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
-                )
-            if pair:
-                slurm[key] = int(value) if value.isdecimal() else value
+        slurm = _parse_slurm(self.slurm or "")
         return RunOptions(
             engine=self.engine,
             workers=workers,
@@ -103,7 +95,20 @@ class WorkFlags:
         )
 
 
-def estimated(estimate: "Estimate") -> Answer:
+def _parse_slurm(text: str) -> dict[str, int | str]:
+    """Return the settings of `--slurm KEY=VALUE,…`; digits become a number."""
+    settings: dict[str, int | str] = {}
+    for setting in text.split(","):
+        if not setting:
+            continue
+        key, _, value = setting.partition("=")
+        if not (key and value):
+            raise InputError(f"--slurm is {text!r}: expected KEY=VALUE,…, as in partition=long")
+        settings[key] = int(value) if value.isdecimal() else value
+    return settings
+
+
+def answer_with_estimate(estimate: "Estimate") -> Answer:
     """Return the answer of `--dry-run`."""
     failed = bool(estimate.tried) and len(estimate.failed) == estimate.tried
     return Answer(estimate.to_dict(), estimate.render, status=int(failed))
@@ -119,7 +124,7 @@ class GuaranteeFlags:
         max_error: Accept only calls so confident that their error rate is at most this, for
             example 0.05.
         calibration: Predictions (or run) of other labelled bags, by the same model, from which the
-            guarantees are computed. Default: val, the validation bags of the predictions.
+            guarantees are computed. Default: the validation bags of the predictions.
         per_class: With --coverage: reach the coverage within each class.
         set_score: With --coverage: lac for the smallest sets, aps for sets that adapt to how
             difficult a bag is. For a regression: lac for intervals of equal width, aps for
@@ -128,49 +133,42 @@ class GuaranteeFlags:
 
     coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     max_error: Annotated[float, Limits(above=0, below=1), Flag("RATE")] | None = None
-    calibration: Annotated[str, Flag("DIR")] = "val"
+    calibration: Annotated[Path, Flag("DIR")] | None = None
     per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
-    set_score: Literal["lac", "aps"] = "lac"
+    set_score: Annotated[Literal["lac", "aps"], Flag(needs="--coverage 0.9")] = "lac"
 
     @property
-    def calibration_folder(self) -> Path | None:
-        """The predictions of other calibration bags; None for the validation bags."""
-        return None if self.calibration == "val" else Path(self.calibration)
+    def are_requested(self) -> bool:
+        """Whether a flag requests a guarantee."""
+        return self.coverage is not None or self.max_error is not None
 
-    def check(self) -> bool:
-        """Return whether a guarantee is requested; PyTorch is not imported.
+    def check(self) -> None:
+        """Check the flags without importing PyTorch.
 
         Raises:
-            InputError: a flag has no effect because another one is missing, or the folder of the
-                calibration bags does not hold predictions.
+            InputError: there are calibration bags but no guarantee is requested, or their folder
+                does not hold predictions.
         """
         from ..evaluation import read_predictions
 
-        if self.coverage is None and self.max_error is None:
-            if self.calibration != "val":
-                raise InputError(
-                    "--calibration alone guarantees nothing: add a level, for example "
-                    "--coverage 0.9"
-                )
-            return False
-        if self.calibration != "val":
-            read_predictions(self.calibration)
-        return True
+        if self.calibration is None:
+            return
+        if not self.are_requested:
+            raise InputError(
+                "--calibration alone guarantees nothing: add a level, for example --coverage 0.9"
+            )
+        read_predictions(self.calibration)
 
     def options(self) -> "GuaranteeOptions | None":
-        """Return the requested guarantees, or None if there is no flag that requests one.
-
-        Raises:
-            InputError: see `check`.
-        """
-        if not self.check():
+        """Return the requested guarantees, or None if there is no flag that requests one."""
+        if not self.are_requested:
             return None
         from ..evaluation import GuaranteeOptions
 
         return GuaranteeOptions(
             coverage=self.coverage,
             max_error=self.max_error,
-            calibration=self.calibration_folder,
+            calibration=self.calibration,
             per_class=self.per_class,
             score=self.set_score,
         )

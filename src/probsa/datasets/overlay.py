@@ -9,14 +9,22 @@ from ..errors import BagError, hint
 
 
 def label_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return the files of a folder by the names of bags, of which it must know one."""
+    """Return the files of labels in a folder, by the name of their bag.
+
+    Raises:
+        BagError: there is no folder, it is empty, or no file is named after one of these bags.
+    """
     if not folder.is_dir():
         raise BagError(
             f"there is no folder {folder}: instance_labels is a folder of <bag>.npy, one integer "
             "per instance"
         )
     files = files_by_name(npy_files(folder))
-    if files and not files.keys() & set(names):
+    if not files:
+        raise BagError(
+            f"{folder} holds no .npy files: expected <bag>.npy, one integer per instance"
+        )
+    if not files.keys() & set(names):
         first = min(files)
         raise BagError(
             f"none of the {len(files)} files in {folder} is named after a bag: there is "

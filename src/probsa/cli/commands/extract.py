@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..command import Answer, Flag, write
-from ..flags import Count, Device, Name, Readers, Whole, WorkFlags, estimated
+from ..flags import Count, Device, Name, ReaderCount, Whole, WorkFlags, answer_with_estimate
 
 
 def run(
@@ -19,7 +19,7 @@ def run(
     precision: Literal["float32", "bf16", "fp16"] = "float32",
     dtype: Literal["float32", "float16"] = "float32",
     batch: Whole = 32,
-    readers: Readers | None = None,
+    readers: ReaderCount | None = None,
     threads: Whole | None = None,
     workers: Count | None = None,
     how: WorkFlags,
@@ -103,7 +103,7 @@ def run(
         windows=ct_windows,
     )
     if how.dry_run:
-        return estimated(
+        return answer_with_estimate(
             estimate_features(work, options, patch_set=set, workers=distributed.workers)
         )
     with OutcomeBar("extracting") as bar:

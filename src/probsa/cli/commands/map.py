@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from ...errors import InputError, UnknownName
 from ..command import Answer, Flag, write
-from ..flags import Dir, MppOfSlides
+from ..flags import Dir, MppWithSlides
 
 SLIDES = "--slides DIR"
 MOST_NOTES = 5
@@ -68,7 +68,7 @@ def run(
     scale: Literal["fixed", "per-bag"] = "fixed",
     variances: bool = False,
     slides: Annotated[Path, Flag("DIR", holds="any")] | None = None,
-    slide_mpp: MppOfSlides | None = None,
+    slide_mpp: MppWithSlides | None = None,
     overlay: OverlayFlags,
     export: ExportFlags,
     no_features: Annotated[bool, Flag(needs="--anndata")] = False,

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ...errors import OutputExists
 from ..command import Answer, Flag
-from ..flags import Count, InputDir, Name, SlideMpp, Whole, WorkFlags, estimated
+from ..flags import Count, InputDir, Name, SlideMpp, Whole, WorkFlags, answer_with_estimate
 
 Fraction = Annotated[float, Flag("FRACTION")]
 Area = Annotated[float, Flag("AREA")]
@@ -118,7 +118,7 @@ def run(
         )
         if mpp_table is not None and estimate.without_resolution:
             write_mpp_table(mpp_table, estimate.without_resolution)
-        return estimated(estimate)
+        return answer_with_estimate(estimate)
     geometries: list[SlideGeometry] = []
     stated: set[str] = set()
 

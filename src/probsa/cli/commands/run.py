@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ..command import Answer, Flag, write
-from ..flags import Device, LabelsToInclude, Name, Readers, SlideMpp
+from ..flags import Device, LabelsToInclude, Name, ReaderCount, SlideMpp
 
 
 def run(
@@ -16,7 +16,7 @@ def run(
     weights: Annotated[str, Flag("FILE|URL|hub")] | None = None,
     slide_mpp: SlideMpp | None = None,
     device: Device = "auto",
-    readers: Readers | None = None,
+    readers: ReaderCount | None = None,
     other_features: bool = False,
     encoder: Name | None = None,
     patch_size: Annotated[int, Flag("PIXELS")] | None = None,

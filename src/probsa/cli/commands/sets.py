@@ -30,16 +30,17 @@ def run(
     """
     from ...evaluation import check_truth, read_predictions
 
-    if not guarantees.check():
+    guarantees.check()
+    if not guarantees.are_requested:
         raise InputError("probsa sets needs a level, for example --coverage 0.9")
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     read_predictions(predictions)
-    check_truth(guarantees.calibration_folder or predictions, labels, classes=classes)
+    check_truth(guarantees.calibration or predictions, labels, classes=classes)
     from ...evaluation import write_sets
 
     options = guarantees.options()
-    assert options is not None
+    assert options is not None, "a guarantee is requested"
     written = write_sets(
         predictions, options, out=out, labels=labels, classes=classes, overwrite=overwrite
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 from ...core import PositiveFloat
 from ...errors import InputError
 from ..command import Answer, Flag, write, write_json
-from ..flags import Dir, MppOfSlides, Whole
+from ..flags import Dir, MppWithSlides, Whole
 
 EXPORT = "--export DIR"
 
@@ -15,7 +15,7 @@ def run(
     predictions: Annotated[Path, Flag(holds="folder")],
     *,
     slides: Annotated[Path, Flag("WORK", holds="any")] | None = None,
-    slide_mpp: MppOfSlides | None = None,
+    slide_mpp: MppWithSlides | None = None,
     against: Annotated[Path, Flag("OTHER", holds="folder")] | None = None,
     port: Whole | None = None,
     open: bool = False,

@@ -1,6 +1,5 @@
 """Bags in HDF5 files, one per bag, written by probsa, TRIDENT or CLAM (with its `patches`)."""
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -42,37 +41,39 @@ class Hdf5Bags(BagSet):
         with open_hdf5(path) as f:
             attributes = _attributes(f, "coords")
             kind = read_kind(f, path) or _kind_of_corners(f)
-            features_encoder = _attributes(f, "features").get("encoder")
-            encoder = attributes_of(f).get("probsa_encoder", features_encoder)
+            stored_encoder = _stored_encoder(f)
             flags = dataset_of(f, "unreadable")
             unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
         remarks: tuple[str, ...] = ()
-        if not from_attributes(attributes).size_level0:
+        # slices of a scan have no patches
+        if kind != "ct" and not from_attributes(attributes).size_level0:
             patches = self._beside(name)
             if patches is not None:
                 attributes = {**patches.attributes, **attributes}
                 if patches.scale != 1:
                     remarks = ("corners were converted from the level of the patches to level 0",)
-        folder_encoder = encoder_of_folder(path.parent.name)
-        encoder_guessed = encoder is None and folder_encoder is not None
-        if encoder_guessed:
-            encoder = folder_encoder
+        encoder = stored_encoder
+        if stored_encoder is None:
+            encoder = encoder_of_folder(path.parent.name)
         return replace(
             from_attributes(attributes),
             kind=kind,
-            encoder_guessed=encoder_guessed,
-            encoder=None if encoder in (None, "None") else str(encoder),
+            encoder_guessed=stored_encoder is None and encoder is not None,
+            encoder=None if encoder == "None" else encoder,
             unreadable=unreadable,
             remarks=remarks,
         )
 
     def formats(self) -> frozenset[str]:
         for path in self._files.values():
-            with suppress(BagError):  # raised again where the bag is read
+            try:
                 return self._formats(path)
+            except BagError:  # raised again where the bag is read
+                continue
         return frozenset({"clam", "trident", "probsa"})
 
     def _formats(self, path: Path) -> frozenset[str]:
+        """Return the tools that may have written a file."""
         with open_hdf5(path) as f:
             if "probsa_version" in f.attrs:
                 return frozenset({"probsa"})
@@ -81,12 +82,22 @@ class Hdf5Bags(BagSet):
             return frozenset({"trident"})
         if "patch_size_level0" in attributes:  # e.g. written by a user's own script, without stamps
             return frozenset({"trident", "probsa"})
-        patches = [p.stem for p in patch_files(self._patches, path.stem)]
-        if path.parent.name == "h5_files" or path.stem in patches:
+        if path.parent.name == "h5_files":
             return frozenset({"clam"})
-        return frozenset({"trident"} if patches else {"clam", "trident", "probsa"})
+        # CLAM calls its file of patches <bag>.h5, TRIDENT <bag>_patches.h5
+        names_of_patches = {file.name for file in patch_files(self._patches, path.stem)}
+        if f"{path.stem}.h5" in names_of_patches:
+            return frozenset({"clam"})
+        if names_of_patches:
+            return frozenset({"trident"})
+        return frozenset({"clam", "trident", "probsa"})
 
     def _beside(self, name: str) -> PatchFile | None:
+        """Return CLAM's or TRIDENT's patches of a bag; None if no bag has any.
+
+        Raises:
+            BagError: other bags have patches and this one has none.
+        """
         patches = read_patches(self._patches, name)
         if patches is None and self._has_patches:
             self._peek(name)  # raises EmptyBag, since an empty bag has no patches
@@ -122,6 +133,13 @@ def _kind_of_corners(f: h5py.File) -> BagKind | None:
         return None
     shape: tuple[int, ...] = corners.shape or (1,)
     return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"
+
+
+def _stored_encoder(f: h5py.File) -> str | None:
+    """Return the encoder that a file states, which TRIDENT may give as the text `None`."""
+    features_encoder = _attributes(f, "features").get("encoder")
+    encoder = attributes_of(f).get("probsa_encoder", features_encoder)
+    return None if encoder is None else str(encoder)
 
 
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
