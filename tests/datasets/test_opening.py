@@ -105,6 +105,21 @@ def test_a_trident_job_with_two_encoders(tmp_path):
         np.testing.assert_array_equal(bags.bag("s1").x.float(), slide().features)
 
 
+@pytest.mark.parametrize("sets", [("features_a",), ("features_a", "features_b")])
+def test_files_in_the_folder_itself_go_before_its_folders_of_features(tmp_path, sets):
+    slides(tmp_path, ("top",))
+    for name in sets:
+        slides(tmp_path / name, (name,))
+    assert open_bags(tmp_path).names == (*sets, "top")
+    assert open_bags(tmp_path, features="a").names == ("features_a",)
+
+
+def test_tensors_beside_arrays_of_the_same_bags_do_not_keep_these_from_being_read(tmp_path):
+    np.save(tmp_path / "a.npy", features(0))
+    torch.save(torch.from_numpy(features(0)), tmp_path / "a.pt")
+    np.testing.assert_array_equal(open_bags(tmp_path).bag("a").x.numpy(), features(0))
+
+
 def clam(folder: Path, root: str) -> tuple[Path, Path]:
     """Write CLAM's folder, and return it and that of patches, which for FEAT is one level up."""
     path = foreign.clam(folder / root, slide(scan=40))

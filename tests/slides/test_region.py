@@ -6,7 +6,7 @@ from support.array_slide import ArraySlide, halved
 from support.made_maps import pink
 from support.refusals import refused
 
-from probsa.errors import RegionError
+from probsa.errors import RegionError, SlideError
 from probsa.slides import _base
 
 
@@ -75,6 +75,25 @@ def test_what_cannot_be_decoded_is_grey_and_counted(monkeypatch):
     assert (picture.image[128:256, 256:384] == _base.UNDECODED).all()
     np.testing.assert_array_equal(picture.image[:128], image[:128])
     refused(RegionError, "broken", region, ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)
+
+
+def test_what_is_left_of_blocks_that_are_all_damaged_is_shown(monkeypatch):
+    monkeypatch.setattr(_base, "BLOCK", 512)
+    image = np.random.default_rng(0).integers(0, 200, (1024, 1024, 3)).astype(np.uint8)
+    slide = ArraySlide(image, broken=[(500, 0, 20, 1024)])  # crosses all four blocks
+    picture = region(slide, scale=1.0)
+    assert (picture.undecoded, picture.blocks) == (4, 4)
+    np.testing.assert_array_equal(picture.image[:, :256], image[:, :256])
+    np.testing.assert_array_equal(picture.image[:, 768:], image[:, 768:])
+    assert (picture.image[:, 256:768] == _base.UNDECODED).all()
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, MemoryError])
+def test_what_is_not_damage_is_not_called_so(tmp_path, error):
+    path = tmp_path / "gone.svs"
+    with pytest.raises(SlideError) as caught, _base.decoding(path):
+        raise error(13, "the reason")
+    assert "damaged or truncated" not in str(caught.value)
 
 
 def test_around_a_damaged_tile_the_slide_is_shown():

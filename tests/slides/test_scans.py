@@ -248,6 +248,22 @@ def test_one_damaged_slice_is_left_out_and_named(ge, ge_slices, tmp_path):
     assert "InstanceNumber 5" in note(scan, "missing")
 
 
+@pytest.mark.parametrize("key", ["Rows", "Columns"])
+@pytest.mark.parametrize("value", [None, [6, 6], 0])
+def test_an_image_without_a_size_is_refused_by_name(tmp_path, key, value):
+    header = dataset(image(), z=0)
+    setattr(header, key, value)
+    path = save(header, tmp_path / "a.dcm")
+    with pytest.raises(SlideError, match=f"a\\.dcm.*{key}"):
+        open_scans(path)
+
+
+def test_functional_groups_that_are_no_sequence_are_passed_over(tmp_path):
+    header = dataset(image(), z=0)
+    header.add_new("PerFrameFunctionalGroupsSequence", "LO", "no sequence")
+    assert len(only(save(header, tmp_path / "a.dcm")).positions) == 1
+
+
 # one volume in both formats
 
 

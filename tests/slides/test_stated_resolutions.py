@@ -194,3 +194,17 @@ def test_another_source_fills_the_gap_and_the_rejected_one_is_named(tmp_path):
     with open_slide(path) as slide:
         assert (slide.mpp, slide.mpp_source) == (pytest.approx(0.5), "TIFF resolution tags")
         assert "500 µm" in "".join(slide.mpp_rejected)
+
+
+@pytest.mark.parametrize(
+    ("tag", "mpp"),
+    [("XResolution", 0.25), ("ResolutionUnit", None)],  # YResolution is left
+)
+def test_a_resolution_of_another_type_is_passed_over(tmp_path, tag, mpp):
+    path = tmp_path / "a.tif"
+    image = texture(96, 64)
+    tifffile.imwrite(path, image, tile=(32, 32), resolution=(40000, 40000), resolutionunit=3)
+    with tifffile.TiffFile(path, mode="r+") as file:
+        file.pages.first.tags[tag].overwrite("a text", dtype="s")
+    with open_slide(path) as slide:
+        assert slide.mpp == mpp

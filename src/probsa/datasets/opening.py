@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
-"""Folders that may contain `features_<encoder>`: beside `patches` (TRIDENT, probsa), or `features`
-(torchmil)."""
+SETS = ("features", "patches_*/features", "*px_overlap", "slices")
+"""Where `features_<encoder>` may be within a folder, besides the folder itself: in `features`
+(torchmil, also by the size of its patches), in the job of TRIDENT or of probsa, or in `slices`."""
 Reader = Literal["clam", "hdf5", "slideflow", "stamp", "torchmil"]
 """The modules of `formats` that read bags."""
-"""Optional prefix of the name when users choose a folder of features."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
 """Name of STAMP's feature folders: <extractor>-<hash>."""
 
@@ -53,8 +52,8 @@ def open_bags(
 
     Args:
         folder: The folder of the files, or the output folder of the tool that wrote them.
-        graph: How graphs are built; None: by default, which the predictor of a run replaces with
-            how the run builds them.
+        graph: How graphs are built. None: as `GraphOptions` has it; for predictions with a run, as
+            the run has it.
         cache_gb: Gigabytes of features and graphs to keep in memory, in each process.
         features: Which folder of features to open, if there are several (`features_resnet50`).
         instance_labels: A folder of `<bag>.npy` that overrides the instance labels in the files.
@@ -81,7 +80,9 @@ def open_bags(
 
 
 def bag_names(folder: Path | str, *, features: str | None = None) -> tuple[str, ...]:
-    """Return the names of the bags of a folder, as `open_bags` opens it; no file of bags is read.
+    """Return the names of the bags that `open_bags` finds in a folder.
+
+    Files are opened only until one tells the format; no bag is read.
 
     Raises:
         BagError: as `open_bags`, as far as names tell.
@@ -110,12 +111,14 @@ def _bag_set(reader: Reader) -> "type[BagSet]":
 
 def feature_folders(folder: Path) -> dict[str, Path]:
     """Find the folders of features in a tool's output folder, by their relative path."""
-    folders: dict[str, Path] = {}
+    parents = [folder]
     for pattern in SETS:
-        for parent in sorted(folder.glob(pattern)) if pattern else [folder]:
-            for path in sorted(parent.glob("features_*")):
-                if path.is_dir() and (npy_files(path) or hdf5_files(path)):
-                    folders[str(path.relative_to(folder))] = path
+        parents += sorted(folder.glob(pattern))
+    folders: dict[str, Path] = {}
+    for parent in parents:
+        for path in sorted(parent.glob("features_*")):
+            if path.is_dir() and (npy_files(path) or hdf5_files(path)):
+                folders[str(path.relative_to(folder))] = path
     for path in sorted(folder.iterdir()):
         if path.is_dir() and STAMP_FOLDER.fullmatch(path.name) and hdf5_files(path):
             folders[path.name] = path
@@ -123,7 +126,11 @@ def feature_folders(folder: Path) -> dict[str, Path]:
 
 
 def _chosen_folder(folder: Path, features: str | None) -> Path:
-    """Return the folder that contains the feature files."""
+    """Return the folder that contains the feature files.
+
+    If none is chosen, it is CLAM's folder; else the given one if .h5 files are in it; else its only
+    folder of features; else the given one.
+    """
     if not folder.is_dir():
         beside = [p.name for p in folder.parent.glob("*/")]
         raise BagError(
@@ -146,12 +153,16 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
             f"{len(matches) or 'no'} folders of features are named {features!r} in {folder}."
             f"{hint(features, sets)} Available: {', '.join(sets) or 'none'}"
         )
-    if len(sets) > 1 and not any(p.parent == folder for p in hdf5_files(folder)):
+    # .h5 files in the folder itself are bags, and then so are those of its subfolders
+    if not sets or any(path.parent == folder for path in hdf5_files(folder)):
+        return folder
+    if len(sets) > 1:
         raise BagError(
             f"{folder} holds several folders of features: {', '.join(sets)}. "
             "Give the path of one, or choose one with --feature-set (train, convert)"
         )
-    return next(iter(sets.values())) if len(sets) == 1 else folder
+    (only_set,) = sets.values()
+    return only_set
 
 
 def _recognised(folder: Path) -> tuple[Reader, list[Path]]:
@@ -171,6 +182,8 @@ def _recognised(folder: Path) -> tuple[Reader, list[Path]]:
         return "slideflow", tensors
     if tensors and folder.name == "pt_files":
         return "clam", tensors
+    if without_indexes and tensors:  # each bag is in both, and nothing reads such tensors
+        return "torchmil", without_indexes
     if arrays and not tensors:
         return "torchmil", arrays
     raise _no_bags(folder, tensors)
@@ -180,13 +193,14 @@ def _refuse_mixed(folder: Path, formats: Sequence[list[Path]]) -> None:
     """Refuse files of several formats unless each bag has one of every format."""
     by_name = [files_by_name(files) for files in formats if files]
     for first, second in pairwise(by_name):
-        unpaired = sorted(first.keys() ^ second.keys())
-        if not unpaired:
+        only_first = first.keys() - second.keys()
+        only_second = second.keys() - first.keys()
+        if not (only_first or only_second):
             continue
-        name = unpaired[0]
-        file = first[name] if name in first else second[name]
-        other_files = second if name in first else first
-        other = next(iter(other_files.values()))
+        name = min(only_first | only_second)
+        having, lacking = (first, second) if name in first else (second, first)
+        file = having[name]
+        other = next(iter(lacking.values()))
         raise BagError(
             f"{folder} holds different bags in several formats: {file.name} and {other.name}. Put "
             "each tool's files in a folder of their own"
@@ -213,9 +227,11 @@ def _no_bags(folder: Path, tensors: Sequence[Path]) -> BagError:
             f"{start}: found only .pt files. CLAM's must be in a folder named pt_files; "
             "slideflow's need <slide>.index.npz and bags_config.json beside them. Add these"
         )
-    for work, pattern in ((folder, "*/patches"), (folder.parent, f"{folder.name}/patches")):
-        if any(work.glob(pattern)):
-            return BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
+    is_work_folder = any(folder.glob("*/patches"))
+    is_job = (folder / "patches").exists()  # a folder in the work folder
+    if is_work_folder or is_job:
+        work = folder if is_work_folder else folder.parent
+        return BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
     if slide_files(folder) or any(is_scan(p) for p in folder.iterdir() if p.is_file()):
         return BagError(
             f"{start}: it holds slides or scans. Run `probsa patch` and `probsa extract` first, "

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,8 @@ BLOCK = 2048
 """Side length of the blocks that `Slide.region` reads, in pixels of a level."""
 SMALLEST = 256
 """Side length down to which the quarters of a block are tried if it cannot be decoded: a tile's."""
+ROUNDING = 1e-6
+"""Distance from a whole pixel that counts as an error of rounding, in pixels."""
 UNDECODED = 220
 """Grey value of parts that cannot be decoded."""
 WHITE = 255
@@ -98,6 +101,14 @@ class Region:
         right = self.left + width * self.scale
         bottom = self.top + height * self.scale
         return self.left, right, bottom, self.top
+
+
+class Decoded(Enum):
+    """How much of a block could be decoded."""
+
+    NOTHING = auto()
+    PART = auto()
+    ALL = auto()
 
 
 class Slide(ABC):
@@ -178,15 +189,15 @@ class Slide(ABC):
         top = math.floor(corner[1] / stored.downsample + 0.5)
         # the part of the region that lies on the slide
         first_column = max(left, 0)
-        last_column = min(left + width, stored.width)
+        end_column = min(left + width, stored.width)
         first_row = max(top, 0)
-        last_row = min(top + height, stored.height)
+        end_row = min(top + height, stored.height)
         image = np.full((height, width, 3), WHITE, np.uint8)
-        if first_column < last_column and first_row < last_row:
-            rows = slice(first_row, last_row)
-            columns = slice(first_column, last_column)
+        if first_column < end_column and first_row < end_row:
+            rows = slice(first_row, end_row)
+            columns = slice(first_column, end_column)
             part = self._pixels(level, rows, columns)
-            image[first_row - top : last_row - top, first_column - left : last_column - left] = part
+            image[first_row - top : end_row - top, first_column - left : end_column - left] = part
         return image
 
     def _pixels(
@@ -210,12 +221,12 @@ class Slide(ABC):
                 and pixels are repeated rather than interpolated.
 
         Raises:
-            RegionError: No block of the part can be decoded.
+            RegionError: Nothing of the part can be decoded.
         """
         fine = max(1.0, scale)
         left, top, right, bottom = box
-        width = max(1, int((right - left) / fine + 1e-6))
-        height = max(1, int((bottom - top) / fine + 1e-6))
+        width = max(1, int((right - left) / fine + ROUNDING))
+        height = max(1, int((bottom - top) / fine + ROUNDING))
         level = self._level_for(fine)
         step = max(1, int(BLOCK * self.levels[level].downsample / fine))
         image = np.empty((height, width, 3), np.uint8)
@@ -230,17 +241,14 @@ class Slide(ABC):
             except RegionError as error:
                 damaged.append((x, y))
                 failure = error
-        if failure is not None and len(damaged) == len(blocks) > 1:
-            raise failure
         # parts of a damaged block can be decoded
-        undecoded = 0
+        results: list[Decoded] = []
         for x, y in damaged:
             part = image[y : y + step, x : x + step]
             corner = (left + x * fine, top + y * fine)
-            decoded, whole = self._fill_by_quarters(part, corner, level, scale=fine)
-            if failure is not None and len(blocks) == 1 and not decoded:
-                raise failure
-            undecoded += not whole
+            results.append(self._fill_by_quarters(part, corner, level, scale=fine))
+        if failure is not None and results == [Decoded.NOTHING] * len(blocks):
+            raise failure
         if scale < 1:
             image = image.repeat(round(1 / scale), axis=0).repeat(round(1 / scale), axis=1)
         return Region(
@@ -251,7 +259,7 @@ class Slide(ABC):
             mpp=None if self.mpp is None else self.mpp * scale,
             mpp_is_given=self.mpp_is_given,
             whole=tuple(box) == (0, 0, *self.size),
-            undecoded=undecoded,
+            undecoded=len(results) - results.count(Decoded.ALL),
             blocks=len(blocks),
         )
 
@@ -260,6 +268,7 @@ class Slide(ABC):
         best = 0
         largest = 0.0
         for k, level in enumerate(self.levels):
+            # the mean of both axes differs a little from the factor where sizes are odd
             if largest < level.downsample <= scale * (1 + 1e-3):
                 best = k
                 largest = level.downsample
@@ -272,21 +281,18 @@ class Slide(ABC):
         level: int,
         *,
         scale: float,
-    ) -> tuple[bool, bool]:
+    ) -> Decoded:
         """Fill a block that cannot be decoded as a whole by its quarters, and these by theirs.
 
         Parts of at most `SMALLEST` pixels of the level that cannot be decoded are grey.
-
-        Returns: Whether anything was decoded, and whether all was.
         """
         height, width = part.shape[:2]
         if max(height, width) * scale <= SMALLEST * self.levels[level].downsample:
             part[:] = UNDECODED
-            return False, False
+            return Decoded.NOTHING
         half_height = (height + 1) // 2
         half_width = (width + 1) // 2
-        any_decoded = False
-        all_decoded = True
+        results: set[Decoded] = set()
         for y in (0, half_height):
             for x in (0, half_width):
                 quarter = part[y : y + half_height, x : x + half_width]
@@ -297,14 +303,10 @@ class Slide(ABC):
                     quarter[:] = self._average(
                         quarter_corner, level, shape=quarter.shape[:2], scale=scale
                     )
-                    any_decoded = True
+                    results.add(Decoded.ALL)
                 except RegionError:
-                    decoded, whole = self._fill_by_quarters(
-                        quarter, quarter_corner, level, scale=scale
-                    )
-                    any_decoded |= decoded
-                    all_decoded &= whole
-        return any_decoded, all_decoded
+                    results.add(self._fill_by_quarters(quarter, quarter_corner, level, scale=scale))
+        return results.pop() if len(results) == 1 else Decoded.PART
 
     def _average(
         self, corner: tuple[float, float], level: int, *, shape: tuple[int, ...], scale: float
@@ -318,10 +320,10 @@ class Slide(ABC):
         right = left + width * scale / down
         bottom = top + height * scale / down
         # the whole pixels of the level that it touches
-        x = int(left + 1e-6)
-        y = int(top + 1e-6)
-        read_width = max(1, math.ceil(right - x - 1e-6))
-        read_height = max(1, math.ceil(bottom - y - 1e-6))
+        x = int(left + ROUNDING)
+        y = int(top + ROUNDING)
+        read_width = max(1, math.ceil(right - x - ROUNDING))
+        read_height = max(1, math.ceil(bottom - y - ROUNDING))
         pixels = self.read(
             x=round(x * down), y=round(y * down), level=level, width=read_width, height=read_height
         )
@@ -388,6 +390,7 @@ def decoder_errors() -> tuple[type[Exception], ...]:
 def decoding(path: Path) -> Iterator[None]:
     """Turn what a decoder raises, and a size beyond the limits, into a `SlideError`.
 
+    A file that is gone or must not be read, and a shortage of memory, are named as such.
     What decoders log or warn of is suppressed: values that violate a standard are common.
     """
     loggers = [logging.getLogger(name) for name in ("tifffile", "nibabel.global")]
@@ -403,6 +406,13 @@ def decoding(path: Path) -> Iterator[None]:
         raise SlideError(str(error)) from error
     except ProbSAError:
         raise
+    except (FileNotFoundError, PermissionError) as error:
+        raise SlideError(f"{path} cannot be read: {error}") from error
+    except MemoryError as error:
+        raise SlideError(
+            f"{path} cannot be read: it needs more memory than is free. Free some; if the file is "
+            "small, it is damaged: copy it again"
+        ) from error
     except decoder_errors() as error:
         if is_fault(error):
             raise

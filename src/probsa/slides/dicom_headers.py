@@ -4,6 +4,7 @@ A file contains slices, or is an object of another kind, which the header names.
 multi-frame objects give one `Plane` per frame, from their functional groups.
 """
 
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 SCANS = ("CT", "MR", "PT", "NM", "OT", "")
-"""Modalities whose images are slices of a volume. Some converters write OT or leave it empty."""
+"""Modalities whose images are slices of a volume. Some converters write OT, or none at all."""
 MAY_BE_OPENED = ("localizer", "screenshot")
 """Kinds that are skipped in a folder, but opened if the user names the file itself."""
 SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -32,6 +33,8 @@ _PREFIX_BYTES = 1024
 """Bytes at the start of a file that tell whether it is DICOM."""
 _UID_ROOT = b"1.2.840.10008."
 """How the identifiers begin that DICOM itself defines."""
+_ELEMENT_HEADER = 8
+"""Bytes of the shortest header of a data element: group, element, type and length."""
 _UNDEFINED = 0xFFFFFFFF
 """The length of a sequence that ends with a delimiter."""
 _LONG_KINDS = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"UC", b"UN", b"UR", b"UT")
@@ -123,7 +126,10 @@ class Header:
 
 
 def looks_like_dicom(path: Path) -> bool:
-    """Return True if the file begins with the preamble, or with the elements of a header."""
+    """Return True if the file has the mark after the preamble, or begins with a header's elements.
+
+    The preamble is 128 bytes of any content, which the mark `DICM` follows.
+    """
     with path.open("rb") as f:
         start = f.read(_PREFIX_BYTES)
         size = f.seek(0, 2)
@@ -172,8 +178,13 @@ def _has_elements(start: bytes, size: int) -> bool:
 def read(path: Path, *, pixels: bool) -> "Dataset":
     """Return the dataset of a file, with a transfer syntax even if the file states none.
 
+    Args:
+        path: The file.
+        pixels: Whether to read the pixels too.
+
     Raises:
-        SlideError: the file is empty, damaged, or not DICOM.
+        SlideError: the file is empty, damaged, not DICOM, or has the header of an image but no
+            pixels.
         MissingExtra: pydicom is not installed.
     """
     with imports_from("ct", "pydicom"):
@@ -192,11 +203,12 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             bytes_left = path.stat().st_size - f.tell()
         if "TransferSyntaxUID" not in dataset.file_meta:
             is_implicit, is_little_endian = dataset.original_encoding
-            syntax = uid.ExplicitVRBigEndian
             if is_implicit:
                 syntax = uid.ImplicitVRLittleEndian
             elif is_little_endian:
                 syntax = uid.ExplicitVRLittleEndian
+            else:
+                syntax = uid.ExplicitVRBigEndian
             dataset.file_meta.TransferSyntaxUID = syntax
     syntax = dataset.file_meta.TransferSyntaxUID
     if not isinstance(syntax, uid.UID) or not syntax.is_transfer_syntax:
@@ -204,8 +216,9 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             f"{path}: the transfer syntax is {str(syntax)[:80]!r}, expected one of DICOM: "
             "export the file again"
         )
-    is_deflated = syntax == _DEFLATED  # it is unpacked as a whole, so that nothing is left
-    if not pixels and "Rows" in dataset and bytes_left < 8 and not is_deflated:
+    # a deflated file is unpacked as a whole, so that no bytes are left
+    may_lack_pixels = not pixels and "Rows" in dataset and syntax != _DEFLATED
+    if may_lack_pixels and bytes_left < _ELEMENT_HEADER:
         raise SlideError(f"{path} has the header of an image but no pixels: copy it again")
     return dataset
 
@@ -239,7 +252,8 @@ def read_header(path: Path) -> Header:
     """Return the header of one file.
 
     Raises:
-        SlideError: the file is damaged, or is an image without a position.
+        SlideError: the file is damaged, its image is missing or has no size, or it has several
+            frames without a position for each of them.
     """
     with decoding(path):
         dataset = read(path, pixels=False)
@@ -261,14 +275,14 @@ def read_header(path: Path) -> Header:
 
 
 def numbers(dataset: "Dataset", key: str, count: int) -> tuple[float, ...] | None:
-    """Return `count` finite values; None if they are missing or not numbers."""
+    """Return `count` finite values; None if there are not as many, or not only finite numbers."""
     try:
         value = dataset.get(key)
         items = [value] if isinstance(value, (int, float, str)) else list(value or ())
         values = tuple(float(item) for item in items)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None
-    if len(values) != count or not all(abs(v) < float("inf") for v in values):
+    if len(values) != count or not all(map(math.isfinite, values)):
         return None
     return values
 
@@ -281,10 +295,35 @@ def number(dataset: "Dataset", key: str) -> float | None:
 
 def _text(dataset: "Dataset", key: str) -> str:
     """Return a value as text, several values separated by backslashes; empty if it is missing."""
+    from pydicom.multival import MultiValue
+
     value = dataset.get(key)
-    if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue":
+    if isinstance(value, (list, tuple, MultiValue)):
         return "\\".join(map(str, value))
     return "" if value is None else str(value).strip()
+
+
+def _items(dataset: "Dataset", key: str) -> "list[Dataset]":
+    """Return the items of a sequence; none if it is missing, empty or of another type."""
+    from pydicom.sequence import Sequence
+
+    value = dataset.get(key)
+    return list(value) if isinstance(value, Sequence) else []
+
+
+def _side(path: Path, dataset: "Dataset", key: str) -> int:
+    """Return `Rows` or `Columns`.
+
+    Raises:
+        SlideError: it is empty, or not one positive number.
+    """
+    value = number(dataset, key)
+    if value is None or value < 1:
+        raise SlideError(
+            f"{path}: {key} is {_text(dataset, key) or 'empty'}, where a positive number was "
+            "expected: copy it again"
+        )
+    return int(value)
 
 
 def _other_kind(path: Path, dataset: "Dataset") -> str | None:
@@ -307,7 +346,8 @@ def _other_kind(path: Path, dataset: "Dataset") -> str | None:
         return modality
     is_capture = sop_class.startswith(_SECONDARY_CAPTURE)
     if is_capture and not _text(dataset, "ImageOrientationPatient"):
-        return "film" if (number(dataset, "NumberOfFrames") or 1) > 1 else "screenshot"
+        frames = number(dataset, "NumberOfFrames") or 1
+        return "film" if frames > 1 else "screenshot"
     if "LOCALIZER" in _text(dataset, "ImageType").upper():
         return "localizer"
     return None
@@ -315,10 +355,10 @@ def _other_kind(path: Path, dataset: "Dataset") -> str | None:
 
 def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
     """Return the slices of an image: one, or those of its frames."""
-    frames = dataset.get("PerFrameFunctionalGroupsSequence")
+    frames = _items(dataset, "PerFrameFunctionalGroupsSequence")
     if frames:
-        shared = (dataset.get("SharedFunctionalGroupsSequence") or [{}])[0]
-        return tuple(_plane(path, dataset, (group, shared), i) for i, group in enumerate(frames))
+        shared = _items(dataset, "SharedFunctionalGroupsSequence")[:1]
+        return tuple(_plane(path, dataset, (group, *shared), i) for i, group in enumerate(frames))
     count = number(dataset, "NumberOfFrames") or 1
     if count > 1:
         raise SlideError(
@@ -328,7 +368,9 @@ def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
     return (_plane(path, dataset, (), None),)
 
 
-def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> Plane:
+def _plane(
+    path: Path, dataset: "Dataset", groups: "tuple[Dataset, ...]", frame: int | None
+) -> Plane:
     """Return one slice.
 
     Args:
@@ -339,19 +381,25 @@ def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> 
         frame: The index of the frame; None for a file that is one slice.
 
     Raises:
-        SlideError: The rescale is not a number.
+        SlideError: The image has no size, or the rescale is not a number.
     """
 
     def holder(key: str) -> "Dataset":
         """Return what holds a value: a functional group, or else the header itself."""
-        for place in groups:
-            items = place.get(_FUNCTIONAL_GROUPS[key])
+        for group in groups:
+            items = _items(group, _FUNCTIONAL_GROUPS[key])
             if items and key in items[0]:
                 return items[0]
         return dataset
 
+    def values_of(key: str, count: int) -> tuple[float, ...] | None:
+        return numbers(holder(key), key, count)
+
+    def value_of(key: str) -> float | None:
+        return number(holder(key), key)
+
     def rescale(key: str) -> float | None:
-        value = number(holder(key), key)
+        value = value_of(key)
         text = _text(holder(key), key)
         if text and value is None:
             raise SlideError(f"{path}: {key} is {text}, where a finite number was expected")
@@ -366,17 +414,17 @@ def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> 
     return Plane(
         path=path,
         frame=frame,
-        rows=int(dataset.Rows),
-        columns=int(dataset.Columns),
+        rows=_side(path, dataset, "Rows"),
+        columns=_side(path, dataset, "Columns"),
         instance=None if instance is None else int(instance),
-        position=numbers(holder("ImagePositionPatient"), "ImagePositionPatient", 3),
-        orientation=numbers(holder("ImageOrientationPatient"), "ImageOrientationPatient", 6),
+        position=values_of("ImagePositionPatient", 3),
+        orientation=values_of("ImageOrientationPatient", 6),
         location=location,
-        spacing=numbers(holder("PixelSpacing"), "PixelSpacing", 2),
-        thickness=number(holder("SliceThickness"), "SliceThickness"),
-        between=number(holder("SpacingBetweenSlices"), "SpacingBetweenSlices"),
+        spacing=values_of("PixelSpacing", 2),
+        thickness=value_of("SliceThickness"),
+        between=value_of("SpacingBetweenSlices"),
         slope=rescale("RescaleSlope"),
         intercept=rescale("RescaleIntercept"),
         units=_text(holder("RescaleType"), "RescaleType"),
-        tilt=number(holder("GantryDetectorTilt"), "GantryDetectorTilt"),
+        tilt=value_of("GantryDetectorTilt"),
     )

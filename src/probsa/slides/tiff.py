@@ -298,9 +298,13 @@ def _from_tags(page: "TiffPage") -> Resolution:
     """Return the resolution of the tags, in the unit of ImageJ's description if it has one."""
     densities: list[float | None] = []
     for axis in "XY":
-        ratio = page.tags.valueof(f"{axis}Resolution", (0, 0))
-        densities.append(ratio[0] / ratio[1] if min(ratio) > 0 else None)
-    unit = _UNITS.get(int(page.tags.valueof("ResolutionUnit", 2)), "")
+        match page.tags.valueof(f"{axis}Resolution"):
+            case (int(numerator), int(denominator)) if numerator > 0 and denominator > 0:
+                densities.append(numerator / denominator)
+            case _:  # missing, or of another type
+                densities.append(None)
+    unit_code = page.tags.valueof("ResolutionUnit", 2)
+    unit = _UNITS.get(unit_code, "") if isinstance(unit_code, int) else ""
     tags = from_density(*densities, unit=unit)
     settings = _imagej_settings(page.description)
     if not settings:
