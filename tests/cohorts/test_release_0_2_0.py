@@ -4,7 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -126,6 +126,7 @@ class LaterSettings(PatchSettings):
     """Settings with an option that 0.2 did not have."""
 
     later: float = 0.0
+    later_list: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

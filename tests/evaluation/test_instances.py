@@ -162,9 +162,10 @@ def test_a_call_may_flip_with_the_sign_of_the_evidence():
     p = made("a", [0.0, 2.0, 0.0], attention_variance=[0, 0, 1], score_kind="evidence")
     np.testing.assert_array_equal(flip(p), [0.5, 0, 0.5])
     assert flip(replace(p, score_kind="logit")) is None
-    # members with different scales, which disagree on the second instance
-    means = np.array([[2, -3.0], [0.2, 1.0]])
-    deviations = np.array([[0.5, 1.0], [1.0, 2.0]])
+    # members with different scales, which disagree on the second and on the third instance; the
+    # mean of the third is positive, and two of its members are sure of the contrary
+    means = np.array([[2, -3.0, 9.0], [0.2, 1.0, -1.0], [0.4, 0.5, -1.0]])
+    deviations = np.array([[0.5, 1.0, 1.0], [1.0, 2.0, 0.3], [1.0, 2.0, 0.3]])
     members = [
         made(
             "a",
@@ -176,9 +177,14 @@ def test_a_call_may_flip_with_the_sign_of_the_evidence():
         for m, s in zip(means, deviations, strict=True)
     ]
     positive = norm.cdf(means / deviations).mean(0)
-    expected = np.minimum(positive, 1 - positive)
     both = combine(members, align=False)
-    np.testing.assert_allclose(flip(both), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        flip(both), np.where(means.mean(0) > 0, 1 - positive, positive), atol=1e-6
+    )
+    assert flip(both)[2] > 0.6
+    samples = np.random.default_rng(0).normal(means, deviations, (20_000, *means.shape))
+    is_other_sign = np.sign(samples) != np.sign(means.mean(0))
+    np.testing.assert_allclose(flip(both), is_other_sign.mean((0, 1)), atol=0.01)
     within = norm.cdf(-np.abs(means.mean(0)) / np.sqrt((deviations**2).mean(0)))
     np.testing.assert_allclose(flip(both, part="within"), within, atol=1e-6)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
 CT_CLASS = "1.2.840.10008.5.1.4.1.1.2"
@@ -18,11 +20,11 @@ def uid(*parts: object) -> str:
     return generate_uid(entropy_srcs=[str(part) for part in parts])
 
 
-def _code(value: str, scheme: str, meaning: str) -> Dataset:
+def _code(code: Code) -> Dataset:
     item = Dataset()
-    item.CodeValue = value
-    item.CodingSchemeDesignator = scheme
-    item.CodeMeaning = meaning
+    item.CodeValue = code.value
+    item.CodingSchemeDesignator = code.scheme_designator
+    item.CodeMeaning = code.meaning
     return item
 
 
@@ -115,27 +117,27 @@ def write_dicom_slide(
     organisation.DimensionOrganizationUID = uid(path.stem, "dimensions")
     ds.DimensionOrganizationSequence = [organisation]
     measures = Dataset()
-    frame_type = Dataset()
     measures.PixelSpacing = [mpp / 1e3] * 2
     measures.SliceThickness = 0.001
+    frame_type = Dataset()
     frame_type.FrameType = ds.ImageType
     path_item = Dataset()
-    shared = Dataset()
     path_item.OpticalPathIdentifier = "1"
+    shared = Dataset()
     shared.PixelMeasuresSequence = [measures]
     shared.WholeSlideMicroscopyImageFrameTypeSequence = [frame_type]
     shared.OpticalPathIdentificationSequence = [path_item]
     ds.SharedFunctionalGroupsSequence = [shared]
     optical = Dataset()
     optical.OpticalPathIdentifier = "1"
-    optical.IlluminationTypeCodeSequence = [_code("111744", "DCM", "Brightfield illumination")]
-    optical.IlluminationColorCodeSequence = [_code("11744", "DCM", "Full Spectrum")]
+    optical.IlluminationTypeCodeSequence = [_code(codes.DCM.BrightfieldIllumination)]
+    optical.IlluminationColorCodeSequence = [_code(codes.SCT.FullSpectrum)]
     ds.OpticalPathSequence = [optical]
     ds.NumberOfOpticalPaths = 1
     ds.ContainerIdentifier = "1"
     ds.IssuerOfTheContainerIdentifierSequence = []
     ds.AcquisitionContextSequence = []
-    ds.ContainerTypeCodeSequence = [_code("433466003", "SCT", "Microscope slide")]
+    ds.ContainerTypeCodeSequence = [_code(codes.SCT.MicroscopeSlide)]
     specimen = Dataset()
     specimen.SpecimenIdentifier = "1"
     specimen.SpecimenUID = uid(path.stem, "specimen")

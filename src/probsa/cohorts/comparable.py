@@ -1,8 +1,12 @@
 """What of the settings decides whether results were made in the same way.
 
-These are all options that version 0.2 had, and of later options those that differ from their first
-default, which is what was done before there was the option. A new option therefore changes no
-digest of a finished work folder, and the digests that 0.2 stored are those of today.
+For example, `{"size": 512, "smoothing": 0}` counts as `{"size": 512}` if `smoothing` came after
+version 0.2 with the default 0: without the option, nothing was smoothed. `{"smoothing": 3}` counts
+as something else.
+
+In general, all options of version 0.2 are compared, and of later options those that differ from
+their first default. A new option therefore does not change the digest of a finished work folder,
+and the digests that 0.2 stored are still valid.
 """
 
 from collections.abc import Mapping
@@ -20,16 +24,24 @@ class KnownOptions:
     of_0_2: Mapping[str, Any]
     """Options of version 0.2 and their defaults. Never changed, even if an option is removed."""
     since: Mapping[str, Any] = field(default_factory=dict)
-    """Options that were added since, and their first defaults. Only added to."""
+    """Options that were added since, and their first defaults. Only added to.
+
+    An option of the dataclass that is neither here nor in `of_0_2` has its present default.
+    """
 
     def compared(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values by which results are compared; values of other things are kept."""
-        if not self.of_0_2.keys() & values.keys():  # no settings, or those of something else
+        """Return the values by which results are compared.
+
+        Values without any option of version 0.2 are no settings of this kind, and are returned as
+        they are: a work folder of CT series, for example, states its kind alone.
+        """
+        if not self.of_0_2.keys() & values.keys():
             return dict(values)
         result = {key: values.get(key, default) for key, default in self.of_0_2.items()}
-        first = {**_defaults(self.kind), **self.since}
+        first_defaults = _defaults(self.kind)
+        first_defaults.update(self.since)  # the default of an option may have changed since
         for key, value in values.items():
-            is_first_default = key in first and first[key] == value
+            is_first_default = key in first_defaults and first_defaults[key] == value
             if key not in result and not is_first_default:
                 result[key] = value
         return result
@@ -74,4 +86,11 @@ def compared_patches(settings: PatchSettings) -> dict[str, Any]:
 
 
 def _defaults(kind: type) -> dict[str, Any]:
-    return {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    """Return the present defaults of the options of a dataclass."""
+    defaults: dict[str, Any] = {}
+    for option in fields(kind):
+        if option.default is not MISSING:
+            defaults[option.name] = option.default
+        elif option.default_factory is not MISSING:
+            defaults[option.name] = option.default_factory()
+    return defaults

@@ -54,8 +54,8 @@ def find_inputs(source: Path | str, *, mpp: Resolution | None = None) -> list[Re
     resolutions: dict[str, float | None] = {}
     for record in records:
         if record.kind == "slide":
-            file_name = Path(record.source).name
-            resolutions[record.name] = resolution_of(mpp, record.name, file_name)
+            source_name = Path(record.source).name
+            resolutions[record.name] = resolution_of(mpp, record.name, source_name)
     if resolutions and all(value is None for value in resolutions.values()):
         raise InputError(
             f"the table of resolutions names none of the {len(resolutions)} slides: its first "
@@ -96,7 +96,9 @@ def _find_slides_and_series(source: Path) -> list[Record]:
 
 
 def check_source(source: Path) -> None:
-    """Refuse a folder without slides and series; no slide and no series is opened.
+    """Refuse a folder without slides and series, without opening any of them.
+
+    The search ends at the first file that is one.
 
     Raises:
         InputError: see `find_inputs`.
@@ -108,7 +110,7 @@ def check_source(source: Path) -> None:
             path = Path(folder, name)
             if path.suffix.lower() in SLIDE_SUFFIXES or (path.is_file() and is_scan(path)):
                 return
-    find_inputs(source)
+    find_inputs(source)  # there is none, and this raises the error that says so
 
 
 def resolve_mpp(record: Record, fallback: float | None) -> Record:
@@ -149,7 +151,11 @@ def keep_earlier_names(records: list[Record], work: WorkFolder) -> list[Record]:
 
 
 def _slide(path: Path) -> Record:
-    """Return a slide; a map gets its whole file name, so that the slide of that name keeps it."""
+    """Return the record of a slide, with a reason if the file is a map of one.
+
+    A map is named by its whole file name: without the suffix, it could take the name of the slide
+    that it is a map of.
+    """
     reason = map_reason(path)
     name = path.name if reason else slide_name(path)
     return Record(
@@ -172,7 +178,7 @@ def _name_notes(name: str) -> tuple[str, ...]:
 def _named_by_folder(slides: list[Record], *, root: Path) -> list[Record]:
     """Name slides whose file names repeat by their folders below the root.
 
-    A slide that is alone in its folder has the name of the folder, others that of their file too.
+    `a/1/slide.svs` becomes `a_1`, or `a_1_slide` if its folder has other slides too.
     """
     slides_of_name = Counter(slide.name for slide in slides)
     slides_in_folder = Counter(Path(slide.source).parent for slide in slides)

@@ -58,10 +58,13 @@ def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[
 
     The variance of a single model is all within, and none between members.
     """
-    value = p.attention_variance if part == "total" else getattr(p, f"variance_{part}")
-    if value is None:
-        value = p.attention_variance * (part == "within")
-    return class_column(p, value)
+    if part == "total":
+        return class_column(p, p.attention_variance)
+    variance = p.variance_within if part == "within" else p.variance_between
+    if variance is None:
+        # a product, so that a variance that is nan is refused here too
+        variance = p.attention_variance * (1 if part == "within" else 0)
+    return class_column(p, variance)
 
 
 def instance_probability(p: Prediction) -> Float[np.ndarray, " n"] | None:
@@ -83,10 +86,11 @@ def no_probability_reason(p: Prediction) -> str:
 def doubt(p: Prediction) -> Float[np.ndarray, " n"] | None:
     """Return P(wrong) of the call of each instance; None where nothing states it.
 
-    An instance is called positive if its `evidence` is above 0. P(wrong) is what the prediction
-    itself gives the other call: 1 − P of an instance that is called positive and P of another, with
-    its `instance_probability` P. Attention has no such probability; there, P is the share of the
-    posterior samples in which the weight of the instance is above the uniform weight 1 / n.
+    An instance is called positive if its `evidence` is above 0. P(wrong) is the probability that
+    the prediction gives the other call. With the `instance_probability` P, it is 1 − P where the
+    instance is called positive, and P elsewhere. Attention has no such probability; there, P is the
+    share of the posterior samples in which the weight of the instance is above the uniform weight
+    1 / n.
     """
     positive = None
     if p.score_kind in ("evidence", "probability"):
@@ -106,18 +110,23 @@ def no_doubt_reason(p: Prediction) -> str:
 
 
 def flip(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"] | None:
-    """Return the posterior probability that the evidence of each instance has another sign.
+    """Return the posterior probability that the evidence f of each instance has another sign.
 
-    Φ(−|m|/σ) with the mean m and the standard deviation σ of the evidence: the call could flip,
-    which is not the probability that it is wrong. By default σ is the whole deviation, and the
-    stored P(f > 0) is used, which in an ensemble is the mean over members. ½ at 0; None for scores
-    that are not evidence.
+    The sign is that of the mean m, which decides the call. This is the probability that the call
+    flips, not the probability that it is wrong.
+
+    By default, it comes from the stored P(f > 0): 1 − P where m > 0, and P elsewhere. In an
+    ensemble, P is the mean over the members, and the result may exceed ½: one member with much
+    evidence can outweigh several that give a little for the other call. For a part of the variance,
+    and without a stored P, it is Φ(−|m|/σ) with the standard deviation σ, which is ½ at m = 0.
+
+    Returns None for scores that are not evidence.
     """
     if p.score_kind != "evidence":
         return None
     if part == "total" and p.probability_positive is not None:
         positive = class_column(p, p.probability_positive)
-        return np.minimum(positive, 1 - positive)
+        return np.where(instance_scores(p) > 0, 1 - positive, positive)
     deviation = np.sqrt(instance_variances(p, part=part))
     return ndtr(-distance_ratio(np.abs(instance_scores(p)), deviation))
 

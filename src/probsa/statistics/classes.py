@@ -22,13 +22,13 @@ from .metric import (
     TargetMetrics,
     areas,
     call_support,
-    check,
     class_support,
     f1,
     mean_of_items,
     mean_over_classes,
     of_several_classes,
     one_class_reason,
+    require,
 )
 from .resample import Draws, Flags, Labels, Rows, Support, Values
 
@@ -106,20 +106,19 @@ def multiclass_metrics(
     one_hot = y[:, None] == np.arange(p.shape[1])
     matrix = confusion(y, call, classes=p.shape[1], draws=draws)
     support = _agreement_support(y, call, draws=draws, names=names)
-    present = one_hot.any(0)
     by_part = {}
-    absent = [f"no bag of class {name} among {len(y)}" for name in names]
     for c, (name, of_class) in enumerate(zip(names, one_hot.T, strict=True)):
-        reason = f"all {len(y)} bags are of class {name}" if present[c] else absent[c]
-        recall = draws.ratio(of_class & (call == c), of_class)
+        called = call == c
+        none_of_class = f"no bag of class {name} among {len(y)} bags"
+        one_sided = f"all {len(y)} bags are of class {name}" if of_class.any() else none_of_class
         against = (f"of other classes than {name}", f"of class {name}")
         by_part[name] = {
-            **areas(of_class, p[:, c], draws=draws, names=against, reason=reason),
-            "f1": f1(of_class, call == c, draws=draws, names=against, reason=f"{absent[c]} bags"),
+            **areas(of_class, p[:, c], draws=draws, names=against, reason=one_sided),
+            "f1": f1(of_class, called, draws=draws, names=against, reason=none_of_class),
             "recall": Metric.of(
-                recall,
+                draws.ratio(of_class & called, of_class),
                 support=draws.support({f"of class {name}": of_class}),
-                reason=f"{absent[c]} bags",
+                reason=none_of_class,
             ),
         }
 
@@ -162,6 +161,7 @@ def ordinal_metrics(
     support = _agreement_support(y, call, draws=draws, names=names)
     error = np.abs(call - y)
     farthest = Scale(0.0, float(len(grades) - 1), is_share=False)
+    within_one = mean_of_items(error <= 1, draws=draws, scale=SHARE)
     steps = np.cumsum(p, axis=1)[:, :-1] - (y[:, None] <= grades[:-1])
     overall = {
         "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
@@ -169,17 +169,19 @@ def ordinal_metrics(
         "mae": mean_of_items(error, draws=draws, scale=farthest),
         "accuracy": _accuracy(y, call, draws=draws),
         "within_one": of_several_classes(
-            mean_of_items(error <= 1, draws=draws, scale=SHARE), y, called="accuracy"
+            within_one, y, called="the share of calls within one grade"
         ),
         "rps": mean_of_items((steps**2).sum(1), draws=draws, scale=farthest),
         "nll": mean_of_items(_losses(p[y[:, None] == grades]), draws=draws, scale=LOSS),
     }
+    # P(Y ≥ k) in column k: sums from the last grade on
     at_least = np.cumsum(p[:, ::-1], axis=1)[:, ::-1].round(DIGITS)
     by_part = {}
     for k in range(1, len(grades)):
-        side = "at least" if (y >= k).any() else "below"
-        area = draws.auroc(y >= k, at_least[:, k])
-        sides = class_support(y >= k, draws=draws, names=(f"below {k}", f"of at least {k}"))
+        is_at_least = y >= k
+        side = "at least" if is_at_least.any() else "below"
+        area = draws.auroc(is_at_least, at_least[:, k])
+        sides = class_support(is_at_least, draws=draws, names=(f"below {k}", f"of at least {k}"))
         reason = f"all {len(y)} bags are {side} grade {k}: AUROC is undefined"
         by_part[f"≥{k}"] = {"auroc": Metric.of(area, support=sides, reason=reason)}
     return TargetMetrics(overall=overall, by_part=by_part)
@@ -201,7 +203,7 @@ def multilabel_metrics(
     """Return the metrics over all findings, and those of each finding on its observed bags.
 
     If a finding has no value, `macro_…` is undefined, and the mean over the others has a name with
-    their number, as `macro_auroc_3_of_5`.
+    their number, as `macro_auroc_3_of_5`; there is no such mean if no finding has a value.
 
     Args:
         y: 1 if a bag has the finding, 0 if not, nan if this was not observed.
@@ -216,65 +218,71 @@ def multilabel_metrics(
     n = y.shape[1]
     is_observed = ~np.isnan(y)
     is_present = y == 1
-    are_binary = bool(np.isin(y[is_observed], (0, 1)).all())
-    threshold_count = n if thresholds is None else len(thresholds)
-    check(
-        {
-            "labels of findings must be 0, 1 or nan (not observed); some are not": are_binary,
-            f"{threshold_count} thresholds for {n} findings: expected one each": (
-                threshold_count == n
-            ),
-        }
+    require(
+        np.isin(y[is_observed], (0, 1)).all(),
+        "labels of findings must be 0, 1 or nan (not observed); some are not",
     )
     called = None
     if thresholds is not None:
+        require(
+            len(thresholds) == n,
+            f"{len(thresholds)} thresholds for {n} findings: expected one each",
+        )
         called = p >= np.asarray(thresholds, dtype=np.float64)
     no_calls = Metric.undefined(NO_THRESHOLDS)
     by_part: dict[str, dict[str, Metric]] = {}
     for c, name in enumerate(names):
         rows = np.flatnonzero(is_observed[:, c])
         truth = is_present[rows, c]
-        of_bags = draws.for_items(rows)
+        finding_draws = draws.for_items(rows)
         words = {"what": "observed bags", "names": (f"without {name}", f"with {name}")}
         by_part[name] = {
-            **areas(truth, p[rows, c], draws=of_bags, **words),
+            **areas(truth, p[rows, c], draws=finding_draws, **words),
             "f1": no_calls,
-            "ece": _ece(p[rows, c], truth, draws=of_bags),
+            "ece": _ece(p[rows, c], truth, draws=finding_draws),
         }
         if called is not None:
-            by_part[name]["f1"] = f1(truth, called[rows, c], draws=of_bags, **words)
+            by_part[name]["f1"] = f1(truth, called[rows, c], draws=finding_draws, **words)
     overall: dict[str, Metric] = {}
     notes: list[str] = []
     for key in ("auroc", "average_precision", "f1", "ece"):
-        parts = {name: m[key] for name, m in by_part.items()}
-        reasons = {name: m.reason for name, m in parts.items() if m.rows is None}
-        defined = [m for m in parts.values() if m.rows is not None]
+        macro = f"macro_{key}"
         if key == "f1" and called is None:
-            overall["macro_f1"] = no_calls
-        elif reasons:
-            detail = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            undefined = Metric.undefined(f"{len(reasons)} of {n} findings ({detail})")
-            mean = mean_over_classes(defined) if defined else undefined
-            partial = PartialMean(f"macro_{key}", defined=len(defined), findings=n)
-            overall[f"macro_{key}"] = undefined
-            overall[f"macro_{key}_{len(defined)}_of_{n}"] = replace(mean, partial=partial)
-            notes.append(
-                f"macro {key.replace('_', ' ')} over all findings leaves out {', '.join(reasons)}"
-            )
-        else:
-            overall[f"macro_{key}"] = mean_over_classes(defined)
-    # the mean over the observed findings of each bag
+            overall[macro] = no_calls
+            continue
+        defined: list[Metric] = []
+        reasons: dict[str, str | None] = {}
+        for name, metrics in by_part.items():
+            metric = metrics[key]
+            if metric.value is None:
+                reasons[name] = metric.reason
+            else:
+                defined.append(metric)
+        if not reasons:
+            overall[macro] = mean_over_classes(defined)
+            continue
+        detail = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        overall[macro] = Metric.undefined(f"{len(reasons)} of {n} findings ({detail})")
+        if defined:
+            partial = PartialMean(macro, defined=len(defined), findings=n)
+            mean = replace(mean_over_classes(defined), partial=partial)
+            overall[f"{macro}_{len(defined)}_of_{n}"] = mean
+            title = macro.replace("_", " ")
+            notes.append(f"{title} over all findings leaves out {', '.join(reasons)}")
+    # the NLL of a bag is the mean over its observed findings
+    finding_losses = _losses(np.where(is_present, p, 1 - p))
+    bag_losses = np.where(is_observed, finding_losses, 0.0).sum(1)
     rows = np.flatnonzero(is_observed.any(1))
-    losses = np.where(is_observed, _losses(np.where(is_present, p, 1 - p)), 0.0).sum(1)[rows]
-    bag_losses = losses / is_observed.sum(1)[rows]
+    bag_losses = bag_losses[rows] / is_observed.sum(1)[rows]
     overall["nll"] = mean_of_items(bag_losses, draws=draws.for_items(rows), scale=LOSS)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 
 
 def confusion(y: Labels, called: Labels, *, classes: int, draws: Draws) -> Matrix:
-    """Return the confusion matrix of each row: truth in rows, calls in columns.
+    """Return a confusion matrix for the data and for each resample: truth by calls.
 
-    Classes 0 to `classes` - 1 are always all there, even if one of them does not occur.
+    It has a row and a column for each of the classes 0 to `classes` - 1, also for one that does not
+    occur.
     """
     cell = np.eye(classes * classes)[y * classes + called]
     return draws.totals(cell).reshape(-1, classes, classes)
@@ -283,7 +291,8 @@ def confusion(y: Labels, called: Labels, *, classes: int, draws: Draws) -> Matri
 def _agreement_support(y: Labels, called: Labels, *, draws: Draws, names: Sequence[str]) -> Support:
     """Return the support of an agreement of truth and calls.
 
-    It rests on the patients outside the most frequent class: with all in one, it is undefined.
+    An agreement is undefined if all patients are of one class. Therefore it rests on those outside
+    the most frequent class, which are contrasted with those of that class.
     """
     frequent = int(np.bincount(y, minlength=len(names)).argmax()) if len(y) else 0
     against = (f"of class {names[frequent]}", f"of other classes than {names[frequent]}")
@@ -298,18 +307,21 @@ def cohen_kappa(
     w_ij is 1 off the diagonal (`none`), |i - j| or (i - j)². κ is undefined (0/0) if truth and
     calls are the same single class. Cohen, Psychological Bulletin 1968.
     """
+    # w_ij O_ij and w_ij E_ij are summed over classes; both are multiplied by n, so that E is the
+    # product of the margins
     classes = np.arange(matrix.shape[1])
     distance = np.abs(classes[:, None] - classes).astype(np.float64)
     weight = {"none": np.sign(distance), "linear": distance, "quadratic": distance**2}[weighting]
     observed = (matrix * weight).sum((1, 2)) * matrix.sum((1, 2))
     expected = np.einsum("ri,ij,rj->r", matrix.sum(2), weight, matrix.sum(1))
-    reason = "truth and calls are one and the same class, so kappa is 0/0"
     rows = 1 - _quotient(observed, expected, where=expected > 0)
-    reason = f"{matrix[0].sum():.0f} bags: {reason}"
+    bag_count = f"{matrix[0].sum():.0f} bags"
+    reason = f"{bag_count}: truth and calls are one and the same class, so kappa is 0/0"
     return Metric.of(rows, support=support, scale=CORRELATION, reason=reason)
 
 
 def _quotient(above: Rows, below: Rows, *, where: Bool[np.ndarray, " rows"]) -> Rows:
+    """Return above / below, and nan elsewhere than `where`."""
     return np.divide(above, below, out=np.full(len(below), np.nan), where=where)
 
 
@@ -328,6 +340,9 @@ def _ece(p: Values, hit: Flags, *, draws: Draws) -> Metric:
 
 
 def _check_classes(y: Labels, *, classes: int) -> None:
-    span = f"labels go from {min(y, default=0)} to {max(y, default=0)}"
-    beyond = f"{span}, but these probabilities are for classes 0 to {classes - 1}"
-    check({beyond: ((y >= 0) & (y < classes)).all()})
+    """Refuse labels other than 0 to `classes` - 1."""
+    require(
+        ((y >= 0) & (y < classes)).all(),
+        f"labels go from {min(y, default=0)} to {max(y, default=0)}, but these probabilities are "
+        f"for classes 0 to {classes - 1}",
+    )

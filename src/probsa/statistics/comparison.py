@@ -20,7 +20,7 @@ from scipy.optimize import root_scalar
 from scipy.special import stdtr, stdtrit
 from scipy.stats import rankdata
 
-from .metric import check, f1_and_accuracy
+from .metric import f1_and_accuracy, require
 from .resample import Draws, Flags, Groups, Labels
 
 MetricName = Literal["auroc", "average_precision", "f1", "accuracy", "mean"]
@@ -437,18 +437,17 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     for name, s in by_method.items():
         are_calls = bool(np.isin(s, (0, 1)).all())
         has_nan = bool(np.isnan(s.astype(np.float64)).any())
-        check(
-            {
-                f"{name} has scores of shape {s.shape}: expected {shape}": s.shape == shape,
-                f"{name}: {metric} needs calls (True or False), not scores": are_calls
-                or metric not in ("f1", "accuracy"),
-                f"{name} has scores that are nan: leave those items out for all methods": (
-                    not has_nan
-                ),
-            }
+        require(s.shape == shape, f"{name} has scores of shape {s.shape}: expected {shape}")
+        require(
+            are_calls or metric not in ("f1", "accuracy"),
+            f"{name}: {metric} needs calls (True or False), not scores",
+        )
+        require(
+            not has_nan,
+            f"{name} has scores that are nan: leave those items out for all methods",
         )
     classes = [0, 1] if y is None else np.unique(y).tolist()
-    check({f"labels are {classes}: {metric} needs 0 and 1": classes == [0, 1]})
+    require(classes == [0, 1], f"labels are {classes}: {metric} needs 0 and 1")
     labels = np.ones(items, dtype=bool) if y is None else np.asarray(y) == 1
     patients = range(items) if groups is None else list(groups)
     replicates = range(count) if blocks is None else list(blocks)
@@ -459,7 +458,7 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         for replicate in fold_of:
             for fold in np.unique(replicate):
                 has_both = len(np.unique(labels[replicate == fold])) == 2
-                check({f"fold {fold} has one class: pool the folds instead": has_both})
+                require(has_both, f"fold {fold} has one class: pool the folds instead")
         strata = list(zip(strata, fold_of[0].tolist(), strict=True))
     draws = Draws.patients(strata, groups=patients, resamples=resamples, seed=seed)
     freedom = draws.freedom

@@ -159,15 +159,14 @@ class TargetMetrics:
     """Sentences that a report must show beside the metrics, such as bags that are left out."""
 
 
-def check(rules: Mapping[str, bool | np.bool_]) -> None:
-    """Check what was given against rules, each of which is said in words.
+def require(condition: bool | np.bool_, message: str) -> None:  # noqa: FBT001
+    """Refuse values that do not meet a condition.
 
     Raises:
-        InputError: a rule is broken; the first one is the message.
+        InputError: the condition is false.
     """
-    for words, kept in rules.items():
-        if not kept:
-            raise InputError(words)
+    if not condition:
+        raise InputError(message)
 
 
 def one_class_reason(y: Flags, *, what: str) -> str | None:

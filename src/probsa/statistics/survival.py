@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from ..errors import InputError
 from .intervals import MEAN_SHARE, SHARE
-from .metric import Metric, TargetMetrics, check
+from .metric import Metric, TargetMetrics, require
 from .resample import CELLS, Draws, Flags, Rows, Support, Values
 
 EVENTS = "with the event"
@@ -38,7 +39,7 @@ def kaplan_meier(
     Raises:
         InputError: a time is not positive and finite, or there are no bags.
     """
-    _check(time)
+    _check_times(time)
     order = np.argsort(time, kind="stable")
     weight = draws.weights()[:, order]
     event = event[order]
@@ -67,7 +68,7 @@ class CensoringCurve:
         Raises:
             InputError: a time is not positive and finite, or there are no bags.
         """
-        _check(time)
+        _check_times(time)
         return cls(np.where(event, time, np.nextafter(time, np.inf)), event)
 
     def at(self, times: Times) -> Times:
@@ -118,7 +119,7 @@ def concordance(
     Raises:
         InputError: a time is not positive and finite, or there are no bags.
     """
-    _check(time)
+    _check_times(time)
     draws = Draws.of_data(len(time)) if draws is None else draws
     g = np.ones(len(time)) if censoring is None else censoring.before(time)
     pair_weight = np.divide(1.0, g**2, out=np.zeros(len(time)), where=event & (g > 0))
@@ -182,13 +183,10 @@ def survival_metrics(
         "uno_c": concordance(time, event, risk=risk, censoring=censoring, draws=draws),
         "harrell_c": concordance(time, event, risk=risk, draws=draws),
     }
-    check(
-        {
-            "the times of predicted survival must rise": (np.diff(times) > 0).all(),
-            "predicted survival must lie in [0, 1]; some is outside, or nan": (
-                (survival >= 0) & (survival <= 1)
-            ).all(),
-        }
+    require((np.diff(times) > 0).all(), "the times of predicted survival must rise")
+    require(
+        ((survival >= 0) & (survival <= 1)).all(),
+        "predicted survival must lie in [0, 1]; some is outside, or nan",
     )
     usable = censoring.at(times) > 0
     notes = []
@@ -272,9 +270,11 @@ def survival_between(
     Raises:
         InputError: a time lies outside the range, in which nothing is known.
     """
-    words = f"the times are {wanted.min():g} to {wanted.max():g}, but survival is known from 0 to"
-    inside = wanted.min() >= 0 and wanted.max() <= times[-1]
-    check({f"{words} {times[-1]:g}, the last training event": inside})
+    require(
+        wanted.min() >= 0 and wanted.max() <= times[-1],
+        f"the times are {wanted.min():g} to {wanted.max():g}, but survival is known from 0 to "
+        f"{times[-1]:g}, the last training event",
+    )
     grid = np.append(0.0, times)
     whole = np.hstack([np.ones((len(survival), 1)), survival])
     whole = np.minimum.accumulate(np.clip(whole, 0.0, 1.0), axis=1)
@@ -283,7 +283,9 @@ def survival_between(
     return np.exp(np.array(rows, dtype=np.float64).reshape(len(survival), len(wanted)))
 
 
-def _check(time: Values) -> None:
-    wrong = time[~(np.isfinite(time) & (time > 0))]
-    negative = f"a time is {next(iter(wrong), 0):g}, but expected more than 0, in one unit"
-    check({"there are no bags": len(time) > 0, negative: len(wrong) == 0})
+def _check_times(time: Values) -> None:
+    """Refuse times that are not above 0, and no times at all."""
+    require(len(time) > 0, "there are no bags")
+    unusable = time[~(np.isfinite(time) & (time > 0))]
+    if len(unusable):
+        raise InputError(f"a time is {unusable[0]:g}, but expected more than 0, in one unit")

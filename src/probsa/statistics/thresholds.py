@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InputError
-from .metric import check, one_class_reason
+from .metric import one_class_reason, require
 from .resample import Flags, Values
 
 ROUNDING = 1e-9
@@ -76,13 +76,14 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
         numbers = []
     if name in ("sensitivity", "specificity") and len(numbers) == 1:
         (share,) = numbers
-        words = f"the {name} is {share}, but expected above 0 and at most 1"
-        check({words: 0 < share <= 1})
+        require(0 < share <= 1, f"the {name} is {share}, but expected above 0 and at most 1")
         return _with_share(y, p, share, rule=rule)
     if name == "cost" and len(numbers) == 2:
         missed, false = numbers
-        words = f"the costs are {missed} and {false}, but expected numbers above 0"
-        check({words: 0 < missed < math.inf and 0 < false < math.inf})
+        require(
+            0 < missed < math.inf and 0 < false < math.inf,
+            f"the costs are {missed} and {false}, but expected numbers above 0",
+        )
         return Threshold(value=false / (false + missed), origin="chosen", bags=len(y))
     raise InputError(f"the threshold rule is {rule!r}, but expected one of: {RULES}")
 

@@ -4,9 +4,22 @@ from ...variational import KLWeight
 from ..grid.methods_and_cells import Family, Method
 
 ORDER = (
-    *("abmil-probsa-dirac", "abmil-probsa-diag", "abmil", "clam-sb", "dsmil", "patchgcn"),
-    *("dtfdmil", "tabmil-probsa-dirac", "tabmil-probsa-diag", "tabmil", "transmil", "setmil"),
-    *("gtp", "iibmil", "camil", "vmil"),
+    "abmil-probsa-dirac",
+    "abmil-probsa-diag",
+    "abmil",
+    "clam-sb",
+    "dsmil",
+    "patchgcn",
+    "dtfdmil",
+    "tabmil-probsa-dirac",
+    "tabmil-probsa-diag",
+    "tabmil",
+    "transmil",
+    "setmil",
+    "gtp",
+    "iibmil",
+    "camil",
+    "vmil",
 )
 """The paper's methods in the order of its tables 2 and 3."""
 BASELINES: dict[Family, str] = {"local": "abmil", "global": "tabmil"}
@@ -18,16 +31,17 @@ def kl_text(method: Method) -> str:
     kl_weight = method.kl_weight
     if kl_weight is None:
         return "0.0"
-    if isinstance(kl_weight, str) or kl_weight % 1:
-        return method.kl_label
-    return f"{kl_weight:.1f}"
+    if not isinstance(kl_weight, str) and float(kl_weight).is_integer():
+        return f"{kl_weight:.1f}"  # the paper writes 1.0, and our labels 1
+    return method.kl_label
 
 
 def position(method: Method) -> tuple[float, str, int, float]:
     """Return the sort key of a method in the paper's order of tables.
 
-    A posterior comes before its plain model, unknown methods last. λ sorts as numbers, linear,
-    cyclical.
+    Local methods come before global ones. In each family, methods that the paper lacks come last,
+    unless they are posteriors of one of its methods: a posterior comes before its plain model. The
+    values of λ are sorted by `kl_position`.
     """
     place = float(len(ORDER))
     if method.model in ORDER:
