@@ -1,12 +1,9 @@
 """What of the settings decides whether results were made in the same way.
 
-For example, `{"size": 512, "smoothing": 0}` counts as `{"size": 512}` if `smoothing` came after
-version 0.2 with the default 0: without the option, nothing was smoothed. `{"smoothing": 3}` counts
-as something else.
-
-In general, all options of version 0.2 are compared, and of later options those that differ from
-their first default. A new option therefore does not change the digest of a finished work folder,
-and the digests that 0.2 stored are still valid.
+If an option `smoothing` came after version 0.2 with the default 0, `{"size": 512, "smoothing": 0}`
+counts as `{"size": 512}`: nothing was smoothed before. In general, all options of 0.2 are compared,
+and of later options those that differ from their first default. A new option therefore changes no
+digest of a finished work folder, and the digests that 0.2 stored are still valid.
 """
 
 from collections.abc import Mapping
