@@ -66,7 +66,7 @@ def test_buckets_of_any_places(first):
     """Offsets reach far beyond the table's ±4, and queries come in blocks."""
     generator = torch.Generator().manual_seed(0)
     row, col = torch.randint(0, 30, (2, 40), generator=generator)
-    places = Places(row=row, col=col, first=first)
+    places = Places(row=row, col=col, has_class_token=first)
     want = bucket_matrix("euc", row.tolist(), col.tolist(), first=first)
     t = len(want)
     parts = [places.buckets(distance_buckets(), slice(s, min(s + 7, t))) for s in range(0, t, 7)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..variational import Categorical, Likelihood
-from .pooling import Scores, Values
+from .pooling import Scores, Values, Weights
 
 LARGEST = 0.5
 """Weight above which the removal of an instance is computed from the other weights."""
@@ -157,7 +157,7 @@ class BagExplainer:
         scores: Scores,
         values: Values,
         *,
-        weights: Scores | None = None,
+        weights: Weights | None = None,
     ) -> None:
         """Add a block of samples.
 
@@ -196,7 +196,7 @@ class BagExplainer:
         self,
         rest: Float[Tensor, "classes s n"],
         scores: Scores,
-        a: Scores,
+        a: Weights,
         v: Float[Tensor, "classes _ n"],
     ) -> None:
         """Compute the logit without an instance of most weight from the weights of the others."""

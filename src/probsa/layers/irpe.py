@@ -1,8 +1,8 @@
 """Relative positions on a grid in self-attention (iRPE: Wu et al., ICCV 2021, arXiv:2107.14222).
 
 Each pair of tokens belongs to a bucket, given by the length of its offset (Δrow, Δcolumn). A bucket
-has a learned bias. Ratio 1.9: α 1.9, β 3.8, γ 15.2. Attention is computed in blocks of queries, and
-again for gradients, so no t × t tensor is stored.
+has a learned bias. α, β and γ are 1, 2 and 8 times the authors' ratio of 1.9. Attention is computed
+in blocks of queries, and again for gradients, so no t × t tensor is stored.
 Shapes: h heads, t tokens of one bag, b queries of a block, d width of a head, k buckets.
 """
 
@@ -24,10 +24,14 @@ GAMMA = 15.2
 CAP = 3
 """⌊β⌋: the values of g are −3 … 3."""
 BUCKETS = 2 * CAP + 1
+"""Number of values of g. Lengths are not negative, so buckets 0 to 2 are never used; stored models
+have biases for them."""
 REACH = 4
 """Distances from here on are all in the last bucket, so clipping offsets to ±4 is exact."""
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Attention logits (heads × queries × tokens) computed at once; on a CPU they fit the cache."""
+OTHER_BLOCK = 1 << 24
+"""The same on other devices."""
 KEEP = 1 << 24
 """Attention logits of a bag above which gradients compute them again."""
 
@@ -37,6 +41,7 @@ def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
     x = x.double()
     size = x.abs().clamp_min(ALPHA)
     far = ALPHA + (size / ALPHA).log() / math.log(GAMMA / ALPHA) * (BETA - ALPHA)
+    # rounded, then capped at β, which is no integer: truncation makes the cap ⌊β⌋
     far = x.sign() * far.round().clamp_max(BETA)
     return torch.where(x.abs() <= ALPHA, x.round(), far.trunc()).long()
 
@@ -51,24 +56,27 @@ def distance_buckets() -> Int[Tensor, "9 9"]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Positions of the tokens of one bag; `first`: a class token without position precedes them."""
+    """Positions of the tokens of one bag."""
 
     row: Int[Tensor, " t"]
     col: Int[Tensor, " t"]
-    first: bool = False
+    has_class_token: bool = False
+    """Whether a class token, which has no position, precedes them."""
 
     def __len__(self) -> int:
-        return len(self.row) + self.first
+        return len(self.row) + self.has_class_token
 
     def buckets(self, table: Int[Tensor, "9 9"], rows: slice) -> Int[Tensor, "b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
-        row = F.pad(self.row, (int(self.first), 0))
-        col = F.pad(self.col, (int(self.first), 0))
+        # any position of the class token: its buckets are replaced below
+        padding = (int(self.has_class_token), 0)
+        token_rows = F.pad(self.row, padding)
+        token_cols = F.pad(self.col, padding)
         # offsets, clipped to the reach of the table and counted from 0
-        down = (row[rows, None] - row).clamp_(-REACH, REACH) + REACH
-        right = (col[rows, None] - col).clamp_(-REACH, REACH) + REACH
+        down = (token_rows[rows, None] - token_rows).clamp_(-REACH, REACH) + REACH
+        right = (token_cols[rows, None] - token_cols).clamp_(-REACH, REACH) + REACH
         buckets = table.flatten()[down * table.shape[1] + right]
-        if self.first:
+        if self.has_class_token:
             class_bucket = table.max() + 1
             buckets[:, 0] = class_bucket
             if rows.start == 0:
@@ -95,9 +103,13 @@ class Relative(nn.Module):
     def bias(self, rows: slice, places: Places) -> Float[Tensor, "h b t"]:
         """Return the term to add to the logits of the queries in `rows`."""
         (biases,) = self.tables["q"].parameters()
-        buckets = places.buckets(self.distances, rows).T  # (keys, queries)
-        profile = biases[:, None].expand(-1, len(buckets), -1)
-        return profile.gather(2, buckets.expand(len(biases), -1, -1)).mT
+        # the values of biases[:, buckets], but gradients are summed in another order, which the
+        # weights of trained models depend on in their last digits
+        buckets_of_keys = places.buckets(self.distances, rows).T  # (keys, queries)
+        keys = len(buckets_of_keys)
+        biases_of_keys = biases[:, None].expand(-1, keys, -1)
+        buckets_of_heads = buckets_of_keys.expand(len(biases), -1, -1)
+        return biases_of_keys.gather(2, buckets_of_heads).mT
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +150,7 @@ class RelativeAttention:
         def block(rows: slice) -> Tensor:
             return self.pooled(F.dropout(self.weights(rows), dropout))
 
-        step = max(1, BLOCK.get(self.q.device.type, KEEP) // (h * t))
+        step = max(1, BLOCK.get(self.q.device.type, OTHER_BLOCK) // (h * t))
         compute = recomputed(block) if h * t * t > KEEP else block
         starts = range(0, t, step)
         return torch.cat([compute(slice(start, min(start + step, t))) for start in starts], 1)

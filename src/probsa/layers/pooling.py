@@ -18,6 +18,8 @@ from ..variational import BLOCK
 
 Scores = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
 """Logits of the weights, shared by all classes or one for each."""
+Weights = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
+"""softmax(scores) over the instances of a bag."""
 Values = Float[Tensor, "classes n"] | Float[Tensor, "classes s n"]
 """What the weights average, fixed or one for each sample."""
 
@@ -26,13 +28,17 @@ Values = Float[Tensor, "classes n"] | Float[Tensor, "classes s n"]
 class Readout:
     """The way from samples of f to logits, ℓ = Σ_n softmax(scores)_n values_n + bias.
 
-    Attention has scores f and values g that are fixed. Evidence has scores βf and values αf.
+    Attention has scores f and values g that are fixed: g is given. Evidence has scores βf and
+    values αf: alpha and beta are given.
     """
 
     bias: Float[Tensor, " classes"]
     g: Float[Tensor, "classes n"] | None = None
+    """Of attention: the instances as the linear classifier projects them."""
     alpha: Float[Tensor, " classes"] | None = None
+    """Of evidence: the factor of the values; see `SoftMaximum`."""
     beta: Float[Tensor, " classes"] | None = None
+    """Of evidence: the factor of the scores."""
 
     def __call__(self, f: Scores) -> tuple[Scores, Values]:
         """Return the scores and the values, given samples of f."""
@@ -78,23 +84,28 @@ def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, 
     """
     with without_autocast(values):
         if not scores.is_cuda:
-            bags = zip(scores.split(list(sizes), -1), values.split(list(sizes), -1), strict=True)
+            # bag by bag: what one of them needs fits into the cache
+            scores_of_bags = scores.split(list(sizes), -1)
+            values_of_bags = values.split(list(sizes), -1)
+            bags = zip(scores_of_bags, values_of_bags, strict=True)
             return torch.stack([weigh(s.softmax(-1), v) for s, v in bags])
-        # one kernel for all bags: both become (n, classes, s)
-        s = scores.movedim(-1, 0)
-        if s.ndim == 2:
-            s = s[:, None]
-        v = values.movedim(-1, 0)
-        if v.ndim == 2:
-            v = v[..., None]
-        return segment_sum(segment_softmax(s, sizes) * v, sizes).transpose(1, 2)
+        # one kernel for all bags: both become (n, classes, s), where 1 stands for any number
+        s_ncs = scores.movedim(-1, 0)
+        if s_ncs.ndim == 2:
+            s_ncs = s_ncs[:, None]
+        v_ncs = values.movedim(-1, 0)
+        if v_ncs.ndim == 2:
+            v_ncs = v_ncs[..., None]
+        return segment_sum(segment_softmax(s_ncs, sizes) * v_ncs, sizes).transpose(1, 2)
 
 
-def weigh(a: Scores, values: Values) -> Float[Tensor, "s classes"]:
+def weigh(a: Weights, values: Values) -> Float[Tensor, "s classes"]:
     """Return Σ_n a_n values_n of one bag, given its weights."""
     if a.ndim == 2 and values.ndim == 2:
         return a @ values.T
-    return (a * (values if values.ndim == 3 else values[:, None])).sum(-1).T
+    if values.ndim == 2:  # the same for all samples
+        values = values[:, None]
+    return (a * values).sum(-1).T
 
 
 def cached_blocks(scores: Scores, values: Values) -> Iterator[tuple[Scores, Values]]:
@@ -102,7 +113,10 @@ def cached_blocks(scores: Scores, values: Values) -> Iterator[tuple[Scores, Valu
     step = max(1, BLOCK // scores.shape[-1])
     for start in range(0, scores.shape[-2], step):
         samples = slice(start, start + step)
-        yield scores[..., samples, :], values if values.ndim == 2 else values[:, samples]
+        block_values = values
+        if values.ndim == 3:  # otherwise the same for all samples
+            block_values = values[:, samples]
+        yield scores[..., samples, :], block_values
 
 
 def pool_vectors(
@@ -133,26 +147,27 @@ class WeightSums:
     float32.
     """
 
-    def __init__(self, first: Scores) -> None:
+    def __init__(self, first: Weights) -> None:
         self.centre = first.narrow(-2, 0, 1).clone()
         self.uniform = 1 / first.shape[-1]
         self.count = 0
-        self.one = torch.zeros_like(self.centre.squeeze(-2))
-        self.two = torch.zeros_like(self.one)
-        self.above = torch.zeros_like(self.one)
+        self.differences = torch.zeros_like(self.centre.squeeze(-2))
+        self.squares = torch.zeros_like(self.differences)
+        self.above = torch.zeros_like(self.differences)
 
-    def add(self, a: Scores) -> None:
+    def add(self, a: Weights) -> None:
         """Add the weights of some samples."""
         self.above += (a > self.uniform).sum(-2)
         difference = a - self.centre
-        self.one += difference.sum(-2)
-        self.two += difference.square_().sum(-2)
+        self.differences += difference.sum(-2)
+        self.squares += difference.square_().sum(-2)
         self.count += a.shape[-2]
 
     def result(self) -> SampledWeights:
         """Return the moments of each weight, and how often it is above the uniform one."""
-        mean = self.one / self.count
-        variance = (self.two / self.count - mean.square()).clamp_min(0)
+        # mean and variance of the differences: E[d], and E[d²] − E[d]²
+        mean = self.differences / self.count
+        variance = (self.squares / self.count - mean.square()).clamp_min(0)
         return SampledWeights(
             mean=(mean + self.centre.squeeze(-2)).movedim(-1, 0),
             variance=variance.movedim(-1, 0),

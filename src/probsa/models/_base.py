@@ -101,11 +101,12 @@ class Model(nn.Module, ABC):
     needs: ClassVar[frozenset[Literal["edges", "coords"]]] = frozenset()
     """What each bag must contain for the method to be meaningful."""
     order_matters: ClassVar[bool] = False
-    """Whether the order of instances changes the output for the same noise of each instance.
+    """Whether the output depends on the order of instances, if each keeps its own noise.
 
-    In prediction, the random numbers of a stochastic model and the random groups of `dtfdmil` are
-    seeded by the bag's name and drawn in the order of its instances. Another name or order changes
-    p by Monte Carlo error, of standard deviation `std` · √(2 / samples).
+    This is not about random numbers. In prediction, those of a stochastic model and the random
+    groups of `dtfdmil` are seeded by the bag's name and drawn in the order of its instances, so
+    another name or order changes p of any such model, by Monte Carlo error: the difference has the
+    standard deviation `std` · √(2 / samples).
     """
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
@@ -118,8 +119,8 @@ class Model(nn.Module, ABC):
     needs_classes: ClassVar[bool] = False
     """Whether the method's own losses need the class of a bag, one of several without an order."""
     one_field: ClassVar[bool] = False
-    """Whether one logit serves every task with ordered outcomes (grades, intervals of time), so
-    that there is one map; the likelihood then has the other parameters."""
+    """Whether the model has one logit, and so one map, for every task with ordered outcomes
+    (grades, intervals of time); the thresholds between outcomes are then the likelihood's."""
     weighted_term: ClassVar[str] = "nll"
     """The term of `losses` that class weights multiply."""
     couples_bags: ClassVar[bool] = False
@@ -278,9 +279,11 @@ class Model(nn.Module, ABC):
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
     def pooling_scalars(self) -> Iterable[nn.Parameter]:
-        """Return single numbers of the pooling, which `scalar_rate` makes faster for some targets.
+        """Return parameters that are single numbers, such as α of a pooling.
 
-        An optimiser moves a number by about the learning rate per step, however far it has to go.
+        The option `scalar_rate` multiplies their learning rate, by default for other targets than
+        classes: an optimiser moves a number by about its learning rate per step, however far it has
+        to go.
         """
         return ()
 
@@ -295,21 +298,23 @@ class Model(nn.Module, ABC):
         Raises:
             BagError: the bag has no coordinates, no graph, or too few instances.
         """
-        model = name or cls.__name__
-        problem = ""
-        remedy = "store them with the features, or use a model without this need"
-        if "coords" in cls.needs and bag.coords is None:
+        needs_coords = "coords" in cls.needs
+        needs_stored_edges = "edges" in cls.needs and bag.coords is None and len(bag) > 1
+        if needs_coords and bag.coords is None:
             problem = "lays instances out by their coordinates, but the bag has none"
-        elif "coords" in cls.needs and len(bag.slides) > 1:
+            remedy = "store them with the features, or use a model without this need"
+        elif needs_coords and len(bag.slides) > 1:
             problem = f"lays out the grid of one slide, but the bag has {len(bag.slides)} slides"
             remedy = "train with the unit 'bag', or use another model"
-        elif "edges" in cls.needs and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
+        elif needs_stored_edges and not bag.edges.numel():
             problem = "needs neighbours, but the bag has no coordinates to find them by"
+            remedy = "store them with the features, or use a model without this need"
         elif len(bag) < cls.min_instances:
             problem = f"needs {cls.min_instances} instances or more, but the bag has {len(bag)}"
             remedy = "leave the bag out"
-        if problem:
-            raise BagError(f"bag {bag.name!r}: {model} {problem}: {remedy}")
+        else:
+            return
+        raise BagError(f"bag {bag.name!r}: {name or cls.__name__} {problem}: {remedy}")
 
     def check_coords(self, bags: Bags) -> Tensor:
         """Return the coordinates; raise a BagError if a bag of the batch has none."""

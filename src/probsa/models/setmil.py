@@ -169,7 +169,7 @@ class TokenMap:
     tokens: Cells
 
     def places(self, *, first: bool) -> Places:
-        return Places(row=self.tokens.row, col=self.tokens.col, first=first)
+        return Places(row=self.tokens.row, col=self.tokens.col, has_class_token=first)
 
 
 def numbered(indices: Sequence[Tensor], cells: Sequence[Cells]) -> Tensor:

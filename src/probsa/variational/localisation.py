@@ -1,4 +1,4 @@
-"""What moves a map: terms of the objective on places and instances, and where evidence is cut.
+"""Terms of the objective that shape a map, and the level from which evidence is counted.
 
 Each term is a value per bag, to be added to the negative ELBO with a weight of its own. Shapes: n
 instances; several classes are averaged.
@@ -20,9 +20,9 @@ from .posteriors import Posterior
 BACKGROUND = 0
 """Index of the class of several that is no finding: the first one, as in `normal,benign,tumour`."""
 LEAST_VARIANCE = 1e-6
-"""Least variance of a normal of guidance, in squared steps between neighbours."""
-FALSE = 0.15
-"""Share of the calls in positive bags that the level of evidence lets negative bags have."""
+"""Least variance of a normal of guidance, in squared steps; see `_in_steps`."""
+MAX_FALSE_SHARE = 0.15
+"""Largest share above the level of evidence in negative bags, as a part of that in positive bags."""
 LEVELS = 201
 """Number of levels that are tried: quantiles of the evidence."""
 DRAWS = 200
@@ -35,8 +35,9 @@ def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Te
     a = softmax(scores). r is the normal with the mean and covariance of the places under a,
     evaluated at them and normalised over the bag; no gradient flows through it. The target comes
     from the bag's own moments, so that a bell costs nothing wherever it lies (Normal Guidance,
-    arXiv:2605.27306, there for one axis). Places are in steps between neighbours. Several lesions
-    in one bag are not one bell.
+    arXiv:2605.27306, there for one axis). The unit of places matters only to the least variance:
+    it is the step between neighbours where a bag fills a square, and longer otherwise. Several
+    lesions in one bag are not one bell.
 
     Args:
         scores: Logits of the attention.
@@ -66,7 +67,11 @@ def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Te
 
 
 def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
-    """Return coordinates in units of the step of a full lattice with the bag's extent."""
+    """Return coordinates in steps of a full lattice with the bag's longest side and N places.
+
+    All sides of this lattice are equal: in an elongated bag, its step is longer than that between
+    neighbours.
+    """
     assert bags.coords is not None
     place = bags.coords.double()
     low = -segment_max(-place, bags.sizes)
@@ -88,10 +93,13 @@ def negative_instances(
     """Return −mean_n log P(f_n ≤ 0) of negative bags, and 0 of others.
 
     Where the MIL assumption holds, every instance of a negative bag is negative. With instance
-    labels z_n = 1[f_n > 0], it is −log q(z_n = 0), the bound's term of labels that are known. Of
-    several classes, it is the mean over the classes. Each finding has its own negative bags. The
-    background has none, because bags with a finding hold instances of it too; but in its own bags
-    every instance is background, −mean_n log P(f_n > 0).
+    labels z_n = 1[f_n > 0], −log P(f_n ≤ 0) = −log q(z_n = 0) is the term that the ELBO has of a
+    known label.
+
+    Of several classes, the value is the mean over the classes. For a finding, all bags of other
+    classes are negative. For the background they are not, because bags with a finding also hold
+    background; but in a bag of the background every instance is background, which gives
+    −mean_n log P(f_n > 0) there and 0 elsewhere.
 
     Args:
         q: The posterior of the evidence, (n,) or (n, classes).
@@ -145,13 +153,15 @@ def evidence_level(
 ) -> float:
     """Return the level c above which evidence is hardly found in negative bags.
 
-    With s_b(c) = mean_n P(f_n > c), the expected share of a bag's instances above c, it is the
-    lowest c at which the mean of s_b over negative bags is at most `FALSE` times that over positive
-    bags, of which a bag expects one instance or more. If the negative instances of positive bags
-    are like those of negative bags, at most that share of what is called in positive bags is called
-    wrongly. What few bags cannot say is shrunk to 0: of the 80 % interval over `DRAWS` bootstrap
-    samples of the bags, it is the value that is nearest to 0, where a sample without such a level
-    counts as 0. It is 0 without bags of both labels.
+    Let s_b(c) = mean_n P(f_n > c), the expected share of a bag's instances above c. The level is
+    the lowest c that meets two conditions: the mean of s_b over negative bags is at most
+    `MAX_FALSE_SHARE` times the mean over positive bags, and a positive bag has one instance or more
+    above c, on average. If the negative instances of positive bags are like those of negative bags,
+    at most that share of what is called in positive bags is called wrongly.
+
+    The fewer the bags, the nearer to 0 the level stays: it is computed in `DRAWS` bootstrap samples
+    of the bags, with 0 for a sample without such a level, and the value returned is the one of
+    their 80 % interval that is nearest to 0. It is 0 without bags of both labels.
 
     Args:
         mean: Means of f of all instances, one bag after another.
@@ -168,10 +178,14 @@ def evidence_level(
     count = torch.stack(expected)
     share = count / torch.tensor(sizes, dtype=mean.dtype)
     stream = random_stream(0, "level")
-    p = _bootstrap_weights(positive, stream, dtype=mean.dtype)
-    n = _bootstrap_weights(~positive, stream, dtype=mean.dtype)
-    # the lowest level that holds in each sample, (levels, draws); 0 where none does
-    holds = (share @ n <= FALSE * (share @ p)) & (count @ p >= 1)
+    positive_weights = _bootstrap_weights(positive, stream, dtype=mean.dtype)
+    negative_weights = _bootstrap_weights(~positive, stream, dtype=mean.dtype)
+    # means over the bags of each sample: (levels, draws)
+    positive_share = share @ positive_weights
+    negative_share = share @ negative_weights
+    positive_count = count @ positive_weights
+    holds = (negative_share <= MAX_FALSE_SHARE * positive_share) & (positive_count >= 1)
+    # the first level that holds is the lowest one; 0 where none does
     lowest = torch.where(holds.any(0), levels[holds.byte().argmax(0)], 0.0)
     low, high = torch.quantile(lowest, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
     # the value of [low, high] that is nearest to 0
