@@ -161,10 +161,10 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
 
 
 def test_methods_with_long_names_do_not_run_into_each_other(tmp_path):
-    base = slide(at=1, instance_labels=LABELS)
+    p = slide(at=1, instance_labels=LABELS)
     methods = [f"a method of a rather long name, wide {k}, learning rate 0.0{k}" for k in range(8)]
-    given = {"bag": "a slide whose name goes on " * 5, "label": 0}
-    figure = side_by_side(dict.fromkeys(methods, base), out=tmp_path / "a.png", **given)
+    bag = "a slide whose name goes on " * 5
+    figure = side_by_side(dict.fromkeys(methods, p), out=tmp_path / "a.png", bag=bag, label=0)
     assert len([n for n in assert_fits(figure) if not n.endswith(" bar")]) == 17
 
 
@@ -206,9 +206,8 @@ def test_the_slide_comes_first_and_its_pixels_are_at_their_coordinates(tmp_path)
     image = np.full((1536, 1280, 3), 255, np.uint8)
     column, row = CELLS[4] * int(STRIDE)
     image[row : row + int(STRIDE), column : column + int(STRIDE)] = (200, 30, 90)
-    given = {"bag": "b", "sources": OneSource(ArraySlide(image))}
     path = tmp_path / "a.png"
-    figure = side_by_side(three(), out=path, **given)
+    figure = side_by_side(three(), out=path, bag="b", sources=OneSource(ArraySlide(image)))
     assert [n for n in names_of(figure) if not n.endswith(" bar")][:2] == ["source", "labels"]
     shown = pixels(path, figure, "source", slide(at=0))
     assert [k for k, c in enumerate(shown) if tuple(c) == (200, 30, 90)] == [4]
@@ -229,8 +228,7 @@ def test_slices_stand_where_their_values_are(tmp_path):
     )
     p = dirac(scan(positions))
     path = tmp_path / "a.png"
-    given = {"bag": "b", "sources": OneSource(source)}
-    figure = side_by_side({"plain": p}, out=path, **given)
+    figure = side_by_side({"plain": p}, out=path, bag="b", sources=OneSource(source))
     shown = pixels(path, figure, "source", p)
     assert (shown[:11] < 30).all() and (shown[14:] > 220).all()
     assert axes(figure, "source").get_position().height > (
@@ -300,24 +298,38 @@ def test_the_plot_has_a_dot_per_patch_and_lines_on_which_calls_flip_alike():
     shown = np.concatenate([np.asarray(c.get_offsets()) for c in dots])
     expected = np.stack([MEAN, np.sqrt(VARIANCE)], 1)
     np.testing.assert_allclose(shown[np.lexsort(shown.T)], expected[np.lexsort(expected.T)])
-    lines = [line for line in ax.lines if len(line.get_xdata()) == 3]
-    for line, probability in zip(lines, RAYS, strict=True):
-        m = line.get_xdata()[0]
-        s = line.get_ydata()[0]
-        at = {"attention_mean": np.float32([m]), "attention_variance": np.float32([s**2])}
-        assert flip(replace(p, **at))[0] == pytest.approx(probability, abs=1e-6)
+    rays = [line for line in ax.lines if len(line.get_xdata()) == 3]
+    for ray, probability in zip(rays, RAYS, strict=True):
+        mean = ray.get_xdata()[0]
+        std = ray.get_ydata()[0]
+        instance = replace(
+            p, attention_mean=np.float32([mean]), attention_variance=np.float32([std**2])
+        )
+        assert flip(instance)[0] == pytest.approx(probability, abs=1e-6)
 
 
 def test_an_ensemble_says_that_the_deviation_is_of_all_members():
     parts = {"variance_within": VARIANCE / 2, "variance_between": VARIANCE / 2}
-    for more, said in (({}, False), (parts, True)):
-        (title,) = (q.title for q in doubt_of(evidence(**more), name="") if q.key == "deviation")
-        assert ("all members" in title) == said
+    titles = []
+    for p in (evidence(), evidence(**parts)):
+        panels = {q.key: q for q in doubt_of(p, name="")}
+        titles.append(panels["deviation"].title)
+    one_model, ensemble = titles
+    assert "all members" not in one_model
+    assert "all members" in ensemble
 
 
-@pytest.mark.parametrize("empty", ["attention_variance", "attention_mean"])
-def test_a_bag_without_any_doubt_can_be_drawn(empty):
-    p = replace(evidence(), **{empty: np.zeros(8, np.float32)})
+@pytest.mark.parametrize(
+    ("zero", "probability", "expected"),
+    [
+        ("attention_variance", np.float32(MEAN > 0), 0.0),
+        ("attention_mean", np.full(8, 0.5, np.float32), 0.5),
+    ],
+    ids=["no doubt", "nothing but doubt"],
+)
+def test_a_bag_with_the_same_doubt_everywhere_can_be_drawn(zero, probability, expected):
+    p = replace(evidence(), **{zero: np.zeros(8, np.float32)}, instance_probability=probability)
+    np.testing.assert_array_equal(doubt(p), np.full(8, expected))
     figure = drawn(p, {})
     figure.canvas.draw()
     assert len([n for n in names_of(figure) if not n.endswith(" bar")]) == 7

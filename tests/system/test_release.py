@@ -37,29 +37,49 @@ def wheel(tmp_path_factory):
     return file
 
 
-def test_the_versions_agree_and_the_metadata_are_complete():
+@pytest.fixture(scope="module")
+def recipe():
+    """The recipe of the package for conda."""
+    return yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
+
+
+def test_all_files_state_the_same_version(recipe):
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
-    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
-    versions = {citation["version"], newest.group(1), recipe["context"]["version"]}
-    assert versions == {probsa.__version__} and "version" in PROJECT["dynamic"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    assert newest is not None
+    assert citation["version"] == probsa.__version__
+    assert newest.group(1) == probsa.__version__
+    assert recipe["context"]["version"] == probsa.__version__
+    assert "version" in PROJECT["dynamic"]
+
+
+def test_the_metadata_are_complete():
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} == set(PROJECT["urls"])
     assert PROJECT["authors"] == [{"name": "The probsa developers"}]
     for minor in range(11, 15):
         assert f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]
+
+
+def test_the_extra_of_everything_has_all_that_users_need():
     everything = PROJECT["optional-dependencies"]["all"][0].removeprefix("probsa[").rstrip("]")
     for_tools = {"all", "dev", "docs", "release", "mlflow", "wandb"}
     assert set(everything.split(",")) == set(PROJECT["optional-dependencies"]) - for_tools
-    other_names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
-    theirs = set()
+
+
+def test_the_recipe_has_the_dependencies_of_the_package(recipe):
+    names_of_conda = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    conda = {}
     for line in recipe["requirements"]["run"]:
-        name, _, range_ = line.partition(" ")
-        name = other_names.get(name, name)
-        theirs.add((name.replace("_", "-"), range_))
-    ours = {re.match(r"([\w-]+)(.*)", d).groups() for d in PROJECT["dependencies"]}
-    assert theirs - {("python", ">=${{ python_min }}")} == {
-        (name.replace("_", "-"), range_) for name, range_ in ours
-    }
+        name, _, versions = line.partition(" ")
+        name = names_of_conda.get(name, name)
+        conda[name.replace("_", "-")] = versions
+    dependencies = {}
+    for line in PROJECT["dependencies"]:
+        name, versions = re.match(r"([\w-]+)(.*)", line).groups()
+        dependencies[name.replace("_", "-")] = versions
+    assert conda.pop("python") == ">=${{ python_min }}"
+    assert conda == dependencies
 
 
 def test_the_wheel_has_the_package_and_its_recipes_and_nothing_else(wheel):
@@ -80,7 +100,9 @@ def test_the_wheel_has_the_package_and_its_recipes_and_nothing_else(wheel):
     text = metadata.partition("\n\n")[2]
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert len(links) > 10 and all(link.startswith("https://") for link in links), links
-    for path in re.findall(r"blob/main/([^)#]+)", text):
+    paths = re.findall(r"blob/main/([^)#]+)", text)
+    assert paths
+    for path in paths:
         assert (ROOT / path).exists(), path
 
 
@@ -141,7 +163,9 @@ def test_workflows_are_pinned_and_may_do_little(file):
 
 def test_workflows_run_what_is_here():
     text = "".join(f.read_text(encoding="utf-8") for f in WORKFLOWS)
-    for script in set(re.findall(r"bash (\.ci/\w+)", text)):
+    scripts = set(re.findall(r"bash (\.ci/\w+)", text))
+    assert scripts
+    for script in scripts:
         assert (ROOT / script).is_file(), script
     tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]["tests"]
     matrix = tests["strategy"]["matrix"]

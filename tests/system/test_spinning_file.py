@@ -64,6 +64,12 @@ TWICE = [signal.SIGINT, signal.SIGINT]
 NIGHTLY = pytest.mark.nightly
 
 
+def files_below(folder: Path) -> set[str]:
+    """Return the paths of all files within a folder, except those of its ledger."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in paths if ".probsa" not in path.parts}
+
+
 @pytest.mark.parametrize(
     ("command", "signals"),
     [
@@ -99,6 +105,8 @@ def test_a_command_ends_and_leaves_nothing_half_written(spinning, tmp_path, comm
     finally:
         process.kill()
         process.wait()
-    assert process.returncode != 0
-    assert [p.name for p in tmp_path.rglob(".*") if p.name != ".probsa"] == []
-    assert not (out / "predictions.csv").exists()
+    # Python never gets to handle the signal: the process that watches this one ends it
+    assert process.returncode == -signal.SIGKILL
+    # bags that were converted before the damaged one are complete
+    complete = {f"{k:03}.h5" for k in range(3)} if command == "convert" else set()
+    assert files_below(out) == complete
