@@ -22,7 +22,7 @@ BACKGROUND = 0
 LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps; see `_in_steps`."""
 MAX_FALSE_SHARE = 0.15
-"""Largest share above the level of evidence in negative bags, as a part of that in positive bags."""
+"""Largest ratio of two shares above the level of evidence: of negative bags to positive bags."""
 LEVELS = 201
 """Number of levels that are tried: quantiles of the evidence."""
 DRAWS = 200
