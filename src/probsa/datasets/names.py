@@ -21,11 +21,9 @@ HEADER = "bag,label[,group][,fold|split]"
 SPLIT_PARTS = ("train", "val", "test")
 FEATURES_PREFIX = "features_"
 """Beginning of the name of a folder of features, which names their encoder."""
-FILE_SUFFIXES = (
-    *SLIDE_SUFFIXES,
-    *(".ome.tif", ".ome.tiff", ".dicom", ".ima", ".nii", ".nii.gz"),
-    *(".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz"),
-)
+SCAN_SUFFIXES = (".dicom", ".ima", ".nii", ".nii.gz")
+FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz")
+FILE_SUFFIXES = (*SLIDE_SUFFIXES, ".ome.tif", ".ome.tiff", *SCAN_SUFFIXES, *FEATURE_SUFFIXES)
 """Suffixes of slides, scans and features that a table may write after the name of a bag."""
 
 
@@ -52,28 +50,26 @@ def without_suffix(
         TableError: two names would be the same bag.
     """
     given = list(given)
-    known = set(known)
-    bag_of: dict[str, str] = {}
-    name_of = {name: name for name in given if name in known}
+    bags = set(known)
+    bag_of_name: dict[str, str] = {}
+    name_of_bag = {name: name for name in given if name in bags}
     for name in given:
-        if name in known:
+        if name in bags:
             continue
         last = last_part(name)
-        if last in known:  # it is taken as if it stood in the table alone
-            fits = {last}
-        else:
-            fits = known.intersection(_stems(last))
-        if len(fits) != 1:
+        # as for a name without folders: if it is a bag, no suffix is removed
+        candidates = {last} & bags or bags.intersection(_stems(last))
+        if len(candidates) != 1:
             continue
-        bag_of[name] = fits.pop()
-        other = name_of.setdefault(bag_of[name], name)
-        if other != name:
-            first, second = (_with_line(each, lines) for each in (other, name))
+        bag = candidates.pop()
+        bag_of_name[name] = bag
+        earlier_name = name_of_bag.setdefault(bag, name)
+        if earlier_name != name:
             raise TableError(
-                f"{where}: {first} and {second} both name the bag {bag_of[name]!r}: remove one of "
-                "them"
+                f"{where}: {_with_line(earlier_name, lines)} and {_with_line(name, lines)} both "
+                f"name the bag {bag!r}: remove one of them"
             )
-    return bag_of
+    return bag_of_name
 
 
 def _stems(name: str) -> list[str]:
@@ -88,7 +84,7 @@ def _with_line(name: str, lines: Mapping[str, int] | None) -> str:
 
 
 def last_part(path: str) -> str:
-    r"""Return what follows the last `/` or backslash of a path, which a name of a bag has not.
+    r"""Return what follows the last `/` or backslash of a path. A name of a bag has neither.
 
     >>> last_part("/data/slides/0007.svs"), last_part(r"D:\slides\0007.svs"), last_part("0007")
     ('0007.svs', '0007.svs', '0007')
@@ -97,7 +93,7 @@ def last_part(path: str) -> str:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest why a name is not among the known ones; an empty string if no cause is likely."""
+    """Return a sentence on why a name is not among the known ones; empty if no cause is likely."""
     if name in known:  # the name is in the table, but without a label
         return ""
     last = last_part(name)
@@ -105,8 +101,10 @@ def nearest(name: str, known: Sequence[str]) -> str:
     fits = sorted(set(stems) & set(known))
     if len(fits) > 1:
         return f" It may be {' or '.join(map(repr, fits))}: write the name of one of them."
+    name = last
     shortest_stem = min(stems, key=len, default="")
-    name = shortest_stem if shortest_stem.isdigit() else last
+    if shortest_stem.isdigit():  # `0007.svs` is compared as the number 0007
+        name = shortest_stem
     if name.isdigit():
         for other in known:
             if other.isdigit() and other.lstrip("0") == name.lstrip("0"):
