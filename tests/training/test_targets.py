@@ -14,7 +14,15 @@ from support.stored import write_folder
 from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions
 from probsa.tasks import TargetOptions
-from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
+from probsa.training import (
+    ClassPrior,
+    load_checkpoint,
+    open_data,
+    read_labels,
+    read_split,
+    stack_targets,
+    train,
+)
 from probsa.variational import Bernoulli, Categorical
 from probsa.workflow import finish_run, predict_folder
 
@@ -42,6 +50,11 @@ def times_of(folder, **training):
     config = config_of(folder, **training)
     targets = TargetOptions(task="survival")
     return with_data(config, labels=folder / "times.csv", targets=targets)
+
+
+@pytest.mark.parametrize("value", [0.1, (0.1, 1.0)])
+def test_targets_keep_their_float64(value):
+    np.testing.assert_array_equal(stack_targets({"a": value}, ["a"]).numpy(), [value])
 
 
 def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(

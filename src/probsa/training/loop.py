@@ -42,8 +42,9 @@ from .checkpoints import (
 )
 from .config import ASSUMED, RunConfig
 from .devices import World, choose_device, precision_context, thread_count, world
+from .objective import stack_targets
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
-from .preparation import PreparedData, build_model, prepare, stack_targets
+from .preparation import PreparedData, build_model, prepare
 from .recipes import default_recipe
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
