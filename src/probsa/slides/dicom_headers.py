@@ -117,7 +117,7 @@ class Header:
     properties: dict[str, str]
     study: str = ""
     patient: str = ""
-    """PatientID, used only to keep the scans of a patient together and never displayed."""
+    """PatientID, which keeps the scans of a patient together and is never displayed."""
 
     @property
     def grey(self) -> bool:
