@@ -142,36 +142,42 @@ def _has_elements(start: bytes, size: int) -> bool:
     Old files have no preamble. A number at the start of another file may look like a first element,
     but not like several whose lengths lead from one to the next.
     """
-    first_element = int.from_bytes(start[2:4], "little")
-    if start[:2] not in (b"\x02\x00", b"\x08\x00") or first_element > 0x0100:
+
+    def number_at(offset: int, size: int) -> int:
+        return int.from_bytes(start[offset : offset + size], "little")
+
+    if number_at(0, 2) not in (2, 8) or number_at(2, 2) > 0x0100:
         return False
     position = 0
     count = 0
-    last = (0, -1)
+    last_tag = (0, -1)
     while position + 12 <= len(start):
-        group = int.from_bytes(start[position : position + 2], "little")
-        element = int.from_bytes(start[position + 2 : position + 4], "little")
-        if group % 2 or (group, element) <= last:
+        tag = (number_at(position, 2), number_at(position + 2, 2))
+        group, element = tag
+        if group % 2 or tag <= last_tag:  # odd groups are private
             return False
-        last = (group, element)
+        last_tag = tag
         kind = start[position + 4 : position + 6]
         if kind in _LONG_KINDS:
             header = 12
-            length = int.from_bytes(start[position + 8 : position + 12], "little")
+            length = number_at(position + 8, 4)
         elif kind in _SHORT_KINDS:
             header = 8
-            length = int.from_bytes(start[position + 6 : position + 8], "little")
-        else:  # implicit
+            length = number_at(position + 6, 2)
+        else:  # implicit: the length stands where the kind would
             header = 8
-            length = int.from_bytes(start[position + 4 : position + 8], "little")
+            length = number_at(position + 4, 4)
         count += 1
         if start.startswith(_UID_ROOT, position + header):
             return True  # a class or a transfer syntax, after which the rest may be deflated
         if length == _UNDEFINED:
             break
-        if length % 2 or position + header + length > size or (element == 0 and length != 4):
+        end = position + header + length
+        is_group_length = element == 0  # always four bytes
+        if length % 2 or end > size or (is_group_length and length != 4):
             return False
-        position += header + length
+        position = end
+    # three elements, or two of which the second leads beyond the bytes at hand
     return count >= 3 or (count == 2 and position > len(start))
 
 
