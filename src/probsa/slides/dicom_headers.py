@@ -143,8 +143,8 @@ def _has_elements(start: bytes, size: int) -> bool:
     but not like several whose lengths lead from one to the next.
     """
 
-    def number_at(offset: int, size: int) -> int:
-        return int.from_bytes(start[offset : offset + size], "little")
+    def number_at(offset: int, width: int) -> int:
+        return int.from_bytes(start[offset : offset + width], "little")
 
     if number_at(0, 2) not in (2, 8) or number_at(2, 2) > 0x0100:
         return False

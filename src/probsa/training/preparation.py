@@ -316,7 +316,11 @@ def build_model(config: RunConfig, prepared: PreparedData) -> Model:
 
 
 def read_split(folder: RunFolder) -> Split:
-    """Return the split that a run was started with, from a file that may be damaged."""
+    """Return the split that a run was started with.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
     file = folder.split_file
     split = read_record(Split, file, advice=ADVICE)
     for name, count in Counter(_split_names(split)).items():
@@ -331,12 +335,20 @@ def _split_names(split: Split) -> list[str]:
 
 
 def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:
-    """Check that every bag has its label; in a work folder, errors name the table of failures."""
+    """Check that labels and bags match; in a work folder, the error names its tables of slides.
+
+    Raises:
+        TableError: a label has no bag, or a bag no label.
+    """
     try:
         check_labels_match(table, bags.names, allow_unlabelled=allow_unlabelled)
     except TableError as error:
+        labels_without_bag = set(table.bags) - set(bags.names)
+        if not labels_without_bag:
+            raise
         patches = PatchSet(bags.folder.parent)
-        if not set(table.bags) - set(bags.names) or next(patches.records(), None) is None:
+        is_work_folder = next(patches.records(), None) is not None
+        if not is_work_folder:
             raise
         tables = f"{patches.report('patch')} and {patches.report(bags.folder.name)}"
         raise TableError(f"{error}. For the status of each slide, see {tables}") from error
