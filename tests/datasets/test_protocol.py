@@ -153,9 +153,17 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     write_splits(tmp_path, protocol_splits(cohort()))
     path = tmp_path / "splits.json"
     later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
-    for text, message in ((later, "version 2"), ("{", "splits.json")):
+    damaged = json.dumps({"probsa_splits": 1, "splits": ["splits_0.csv"]})
+    for text, message in ((later, "version 2"), ("{", "splits.json"), (damaged, "damaged")):
         path.write_text(text)
         refused(TableError, message, read_splits, tmp_path, cohort())
+
+
+def test_stored_splits_without_an_entry_are_not_of_another_version(tmp_path):
+    write_splits(tmp_path, [])
+    with pytest.raises(TableError, match=r"splits\.json") as caught:
+        read_splits(tmp_path, cohort())
+    assert "version" not in str(caught.value)
 
 
 def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
@@ -188,6 +196,18 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
     assert len(read_splits(tmp_path, left_out)) == 5
+
+
+@pytest.mark.parametrize("bag", [0, 7])
+def test_stored_splits_of_other_folds_are_refused(tmp_path, bag):
+    folds = tuple(k // 2 % 4 for k in range(12))
+    table = table_of([0, 1] * 6, folds=folds)
+    write_splits(tmp_path, fold_splits(table))
+    assert [s.test for s in read_splits(tmp_path, table)] == [s.test for s in fold_splits(table)]
+    renumbered = replace(table, folds=tuple(fold + 1 for fold in folds))
+    assert len(read_splits(tmp_path, renumbered)) == 4  # the same bags are tested together
+    moved = replace(table, folds=(*folds[:bag], (folds[bag] + 1) % 4, *folds[bag + 1 :]))
+    refused(TableError, "fold", read_splits, tmp_path, moved)
 
 
 def test_the_test_part_cannot_be_read_by_training_or_its_workers(tmp_path):

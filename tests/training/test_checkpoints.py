@@ -36,7 +36,7 @@ def test_a_round_trip_keeps_every_bit(saved):
 
 
 def test_removed_arguments_with_the_values_of_today_are_read(saved, monkeypatch):
-    monkeypatch.setattr(config, "LEFT", {"model.init": "default"})
+    monkeypatch.setattr(config, "FORMER_VALUES", {"model.init": "default"})
     monkeypatch.setattr(removed, "REMOVED", {"init": "the only one that is left"})
     path, _ = saved
     altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "default"})

@@ -1,6 +1,6 @@
 """Run files, flags and recipes: one schema from the signatures, and errors that say what to do."""
 
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import h5py
@@ -13,6 +13,7 @@ from support.paths import ROOT
 from probsa import models, removed
 from probsa.cli.command import Command
 from probsa.core import GraphOptions
+from probsa.datasets import MOST_VALIDATION
 from probsa.errors import InputError, TableError, UnknownName
 from probsa.training import (
     DataConfig,
@@ -149,6 +150,7 @@ def test_a_run_file_may_name_classes_by_numbers(write):
         ("abmil", "graph", "gird"),
         ("abmil", "patience", "6.5"),
         ("abmil", "validation", "2"),
+        ("abmil", "validation", "0.51"),
         ("abmil", "ema_decay", "1"),
         ("abmil", "embed", "8,x"),
         ("abmil", "samples", "3"),  # an argument of other models
@@ -232,7 +234,8 @@ def test_files_that_are_no_run_files_and_values_that_are_missing(tmp_path, write
 
 
 def test_stored_runs_may_state_a_removed_option_at_the_value_that_is_left(monkeypatch):
-    monkeypatch.setattr(config_module, "LEFT", {"model.bag_loss": "ce", "training.ahead": None})
+    former = {"model.bag_loss": "ce", "training.ahead": None}
+    monkeypatch.setattr(config_module, "FORMER_VALUES", former)
     monkeypatch.setattr(removed, "REMOVED", {"bag_loss": "the model svm", "ahead": "nothing"})
     config = read_run(None, NEEDED)
     stored = config.to_dict()
@@ -257,6 +260,27 @@ def test_a_stored_run_with_hazards_is_read_and_one_with_cox_is_refused_by_name()
     with pytest.raises(UnknownName) as refused:
         RunConfig.from_dict({**stored, "data": {**stored["data"], "survival": "cox"}})
     assert refused.value.removed
+
+
+def test_a_stored_run_with_a_share_that_could_not_be_used_is_read():
+    """Version 0.2 accepted shares up to 0.9, which only tables with validation bags allowed."""
+    stored = read_run(None, NEEDED).to_dict()
+    with_share = {**stored, "data": {**stored["data"], "validation": 0.7}}
+    assert RunConfig.from_dict(with_share).data.validation == MOST_VALIDATION
+    with_share["data"]["validation"] = 1.5
+    with pytest.raises(InputError, match="validation"):
+        RunConfig.from_dict(with_share)
+
+
+def test_the_default_of_a_key_is_a_value_however_its_field_states_it():
+    @dataclass(kw_only=True)
+    class Options:
+        names: tuple[str, ...] = field(default_factory=lambda: ("a", "b"))
+        epochs: int
+
+    names, epochs = config_module._keys_of(Options)
+    assert (names.default, names.required) == (("a", "b"), False)
+    assert (epochs.default, epochs.required) == (None, True)
 
 
 def test_a_run_folder_with_a_removed_option_is_not_called_damaged(tmp_path):

@@ -15,6 +15,7 @@ from .bag_set import IN_MEMORY as IN_MEMORY
 from .bag_set import BagList as BagList
 from .bag_set import BagSet as BagSet
 from .choices import MOST_CACHE_GB as MOST_CACHE_GB
+from .choices import MOST_VALIDATION as MOST_VALIDATION
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName
 from .conversion import ConversionOptions as ConversionOptions

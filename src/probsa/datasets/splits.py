@@ -19,6 +19,7 @@ import numpy as np
 from ..core import TextTable, as_record, counted, is_missing, write_csv, write_json
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
+from .choices import MOST_VALIDATION
 from .labels import LabelTable
 from .names import SPLIT_PARTS, nearest, without_suffix
 
@@ -26,8 +27,11 @@ MOST_FOLDS = 20
 """Into how many folds a training part is divided at most, to take some of them for validation; more
 are made only for shares below 1 / 20."""
 TOLERANCE = 0.25
-"""Relative difference from a requested share of 1 / k up to which the first fold is taken, and not
-the nearest one: version 0.2 always took the first, and its splits can be made again."""
+"""How far the first of k folds may be from a requested share of 1 / k, relative to the share.
+
+Within this tolerance, the first fold validates, as it always did in version 0.2, so that splits of
+that version can be made again. Otherwise the fold nearest to the share validates.
+"""
 NO_TEST = (
     "nothing is held out for testing: all figures are of the validation bags, on which the epoch "
     "and any threshold were chosen. To test, add a column 'fold' (0, 1, 2, …; then --test-fold 0) "
@@ -165,9 +169,10 @@ def read_clam_split(path: Path | str, table: LabelTable) -> Split:
     parts: dict[str, str] = {}
     for line, row in splits.numbered:
         for part in SPLIT_PARTS:
-            # In `splits_k_bool.csv`, the index column holds the name.
-            named_by_index = index_columns and row[part].lower() == "true"
-            name = row[index_columns[0] if named_by_index else part]
+            name = row[part]
+            if index_columns and name.lower() == "true":
+                # in `splits_k_bool.csv`, the index column holds the name
+                name = row[index_columns[0]]
             name = bag_of.get(name, name)
             if name not in bags and (name.lower() == "false" or is_missing(name)):
                 continue
@@ -241,8 +246,10 @@ def _validation(
     table: LabelTable, parts: Mapping[str, str], *, share: float, seed: int
 ) -> Sequence[str]:
     """Choose the validation bags."""
-    if not 0 < share <= 0.5:
-        raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
+    if not 0 < share <= MOST_VALIDATION:
+        raise InputError(
+            f"validation is {share:g}: give a share above 0 and up to {MOST_VALIDATION:g}"
+        )
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
     groups = np.array([table.group(row) for row in rows])
     strata = [table.labels[row] for row in rows]
@@ -282,19 +289,23 @@ def _validation(
 
 
 def _folds_of_share(share: float, *, most: int) -> Fraction:
-    """Return which fraction of folds makes up a share, the nearest with at most so many folds.
+    """Return the fraction nearest to a share, whose denominator is the number of folds.
 
-    It is 1 / k where that is the share, and 1 if there is only one fold.
+    Its numerator is the number of folds that validate, at least one of at most `most`. A share of
+    1 / k is returned as it is if there may be k folds.
     """
+    most = max(1, most)
     folds = max(MOST_FOLDS, round(1 / share))
-    nearest = Fraction(share).limit_denominator(max(1, min(most, folds)))
-    return nearest or Fraction(1, max(1, most))
+    fraction = Fraction(share).limit_denominator(min(most, folds))
+    if fraction == 0:  # the share is less than half of the smallest possible fold
+        return Fraction(1, most)
+    return fraction
 
 
 def _unions(
     folds: Sequence[tuple[np.ndarray, np.ndarray]], count: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield training and validation rows, where each `count` neighbouring folds validate once."""
+    """Yield training and validation rows; `count` folds in a row validate, from each fold on."""
     fold_rows = [val for _, val in folds]
     every_row = np.sort(np.concatenate(fold_rows))
     for first in range(len(fold_rows)):
@@ -340,7 +351,9 @@ def protocol_splits(table: LabelTable, *, splits: int = 5, seed: int = 0) -> lis
     for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
         val = dict.fromkeys((table.bags[r] for r in val_rows), "val")
         origin = f"split {k} of {splits} of {where}, {_division(table, seed)}"
-        result.append(check_classes(table, _split_of(parts | val, origin)))
+        split = _split_of(parts | val, origin)
+        check_classes(table, split)
+        result.append(_note_missing_classes(table, split))
     return result
 
 
@@ -357,7 +370,9 @@ def fold_splits(table: LabelTable) -> list[Split]:
         raise TableError(f"{table.where} has no column 'fold'{table.similar_column('fold')}")
     _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
     splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
-    return [check_classes(table, split, pooled=True) for split in splits]
+    for split in splits:
+        check_classes(table, split, pooled=True)
+    return [_note_missing_classes(table, split) for split in splits]
 
 
 def write_splits(
@@ -390,7 +405,8 @@ def read_splits(folder: Path | str, table: LabelTable) -> list[Split]:
 
     Raises:
         TableError: there are no stored splits, or they no longer fit: bags were added or removed,
-            a group is in several parts, the test part differs, or a class has no training bag.
+            a group is in several parts, the test part or the tested fold differs, or a class has
+            no training bag.
     """
     folder = Path(folder)
     metadata = read_splits_metadata(folder)
@@ -411,31 +427,39 @@ def read_splits_metadata(folder: Path | str) -> dict[str, Any]:
     """Read the JSON file of stored splits.
 
     Raises:
-        TableError: the file is missing, damaged, or of a later version.
+        TableError: the file is missing, damaged, without splits, or of a later version.
     """
     folder = Path(folder)
     path = folder / SPLITS_FILE
+    advice = f"remove {folder} to make new splits"
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         version = metadata["probsa_splits"]
-        entries = [(e["file"], e["origin"]) for e in metadata["splits"]]
+        entries = metadata["splits"]
+        for entry in entries:
+            # raises if an entry is not a mapping with these keys
+            entry["file"], entry["origin"]
     except FileNotFoundError as error:
         raise TableError(f"there are no stored splits: {path} is missing") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise TableError(f"{path} is damaged: remove {folder} to make new splits") from error
-    if version != VERSION or not entries:
+        raise TableError(f"{path} is damaged: {advice}") from error
+    if version != VERSION:
         raise TableError(f"{path} is of version {version}, this probsa reads {VERSION}")
+    if not entries:
+        raise TableError(f"{path} lists no splits: {advice}")
     return metadata
 
 
-def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
-    """Check the classes of each part, and note those missing from val or, if `pooled`, test."""
-    present = table.of_task.labels.needed_strata(set(table.strata(table.bags)))
+def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> None:
+    """Check that every class of the table trains, and that the test part can be scored.
 
-    def missing(names: Sequence[str]) -> list[int]:
-        return sorted(present - set(table.strata(names)))
+    pooled: scores are pooled over the test parts of several splits, each of which may have a single
+    class.
 
-    untrained = missing(split.train)
+    Raises:
+        TableError: a class has no training bag, or the test part has a single class.
+    """
+    untrained = _missing_classes(table, split.train)
     if untrained:
         strata = table.strata((*split.train, *split.val, *split.test))
         count = sum(y in untrained for y in strata)
@@ -446,11 +470,22 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> S
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
+
+
+def _missing_classes(table: LabelTable, names: Sequence[str]) -> list[int]:
+    """Return the classes of the table that none of these bags has."""
+    present = table.of_task.labels.needed_strata(set(table.strata(table.bags)))
+    return sorted(present - set(table.strata(names)))
+
+
+def _note_missing_classes(table: LabelTable, split: Split) -> Split:
+    """Return a split whose origin names the classes that do not validate or are not tested."""
     notes = [split.origin]
     for names, verb in ((split.val, "validates"), (split.test, "tests")):
-        if names and missing(names):
+        missing = _missing_classes(table, names)
+        if names and missing:
             notes.append(
-                f"no bag {table.stratum_names(missing(names))} {verb}, so "
+                f"no bag {table.stratum_names(missing)} {verb}, so "
                 f"{table.of_task.words.undefined} is undefined there"
             )
     return replace(split, origin="; ".join(notes))
@@ -508,16 +543,42 @@ def _validation_rows(
 
 
 def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
-    """Check that the split contains every bag of the table, with the same test part."""
-    part_of: dict[str, str] = {}
+    """Check that a stored split contains the bags that the table uses, and tests those it tests.
+
+    With a column `split`, the test bags must be those of the column; with folds, all bags of one
+    fold. A table with neither does not say which bags are tested.
+    """
+    stored_parts: dict[str, str] = {}
     for part in SPLIT_PARTS:
-        part_of |= dict.fromkeys(getattr(split, part), part)
-    parts = table.splits or [None if y is None else "" for y in table.labels]
-    for bag, part in zip(table.bags, parts, strict=True):
-        stored = part_of.get(bag)
-        if part is not None and stored is None:
+        stored_parts |= dict.fromkeys(getattr(split, part), part)
+    for row, bag in enumerate(table.bags):
+        stored = stored_parts.get(bag)
+        if table.splits is None:
+            is_used = table.labels[row] is not None
+        else:
+            is_used = table.splits[row] is not None
+        if is_used and stored is None:
             raise TableError(f"bag {bag!r} of {table.where} is new: it is in no part of {path}")
-        if stored and table.splits is not None and (stored == "test") != (part == "test"):
+        if stored is None or table.splits is None:
+            continue
+        part = table.splits[row] or "unused"
+        if (stored == "test") != (part == "test"):
+            raise TableError(f"bag {bag!r} is in {stored} in {path}, but {part} in {table.where}")
+    if table.folds is not None:
+        _check_tested_fold(table, table.folds, split, path)
+
+
+def _check_tested_fold(table: LabelTable, folds: Sequence[int], split: Split, path: Path) -> None:
+    """Check that the test part is one fold of the table, that of its first test bag."""
+    tested = set(split.test)
+    rows = [row for row, bag in enumerate(table.bags) if bag in tested]
+    if not rows:
+        raise TableError(f"{path} tests no bag, but {table.where} has folds")
+    first = rows[0]
+    for row, bag in enumerate(table.bags):
+        if (bag in tested) != (folds[row] == folds[first]):
             raise TableError(
-                f"bag {bag!r} is in {stored} in {path}, but {part or 'unused'} in {table.where}"
+                f"bag {bag!r} is {'' if bag in tested else 'not '}tested with "
+                f"{table.bags[first]!r} in {path}, but has fold {folds[row]} in {table.where}, "
+                f"where {table.bags[first]!r} has fold {folds[first]}"
             )

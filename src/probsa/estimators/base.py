@@ -26,7 +26,7 @@ from ..core import (
     as_record,
     read_json,
 )
-from ..datasets import IN_MEMORY, BagList, LabelTable, Split, make_split
+from ..datasets import IN_MEMORY, MOST_VALIDATION, BagList, LabelTable, Split, make_split
 from ..errors import BagError, GraphError, InputError, TableError, UnknownName
 from ..evaluation import (
     CONFIG,
@@ -401,8 +401,10 @@ class MILEstimator(BaseEstimator):
         values["data.labels"] = str(IN_MEMORY)
         values["training.device"] = self.device
         values["training.tensorboard"] = False
-        if not isinstance(self.validation, Real) or not 0 <= self.validation <= 0.5:
-            raise InputError(f"validation is {self.validation!r}; expected a share from 0 to 0.5")
+        if not isinstance(self.validation, Real) or not 0 <= self.validation <= MOST_VALIDATION:
+            raise InputError(
+                f"validation is {self.validation!r}; expected a share from 0 to {MOST_VALIDATION:g}"
+            )
         values["seed"] = self.random_state
         if not isinstance(self.random_state, int | np.integer):
             values["seed"] = check_random_state(self.random_state).randint(2**31)

@@ -31,7 +31,7 @@ from ..core import (
     read_text,
     unusual,
 )
-from ..datasets import MOST_CACHE_GB, CovariateOptions
+from ..datasets import MOST_CACHE_GB, MOST_VALIDATION, CovariateOptions
 from ..errors import InputError, UnknownName
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
@@ -49,14 +49,14 @@ class _StrictLoader(yaml.SafeLoader):
         keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
+            problem = None
             if not isinstance(key, str):
                 problem = f"the key {key!r} is not text: write it in quotes if it is intended"
             elif key in keys:
                 problem = f"the key {key!r} is given twice"
-            else:
-                keys.add(key)
-                continue
-            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            if problem is not None:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            keys.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -79,7 +79,12 @@ def parse_yaml(text: str) -> Any:
 def load_yaml(
     path: Path, *, what: str = "run file", least: str = "data and model"
 ) -> dict[str, Any]:
-    """Read a run file, or `what` else has the keys of runs and needs at `least` some of them.
+    """Read a YAML file of keys and values, such as a run file.
+
+    Args:
+        path: the file.
+        what: what messages call the file.
+        least: the keys that such a file needs at least, for the message about an empty one.
 
     Raises:
         InputError: the file is missing, is not YAML, or is not a mapping; names the file.
@@ -91,13 +96,14 @@ def load_yaml(
         values = yaml.load(text, Loader=_StrictLoader)
     except (
         yaml.YAMLError,
-        ValueError,
+        # what PyYAML's own constructors raise for values that do not fit their tag
+        ValueError,  # 2024-13-45, which has the form of a date
         TypeError,
-        LookupError,
-        AttributeError,
+        LookupError,  # !!int ""
+        AttributeError,  # !!timestamp x
         RecursionError,
     ) as e:
-        if is_fault(e):
+        if is_fault(e):  # raised by our code, not by PyYAML's
             raise
         # errors of PyYAML's parser state the problem and its place
         mark = getattr(e, "problem_mark", None)
@@ -141,7 +147,11 @@ Tracker = Literal["mlflow", "wandb"]
 
 
 class _Checked:
-    """Options of which an InputError names a value that is not a choice or outside its limits."""
+    """Options that are checked when they are made.
+
+    Raises:
+        InputError: a value is not a choice, or is outside its limits; names the option.
+    """
 
     def __post_init__(self) -> None:
         as_paths(self)
@@ -165,7 +175,7 @@ class DataConfig(_Checked):
     """Names of the classes in the order of their indices: `normal,tumour`. Needed if the labels
     are more than two names; two names are taken in alphabetical order. The first of several is the
     background, which is no finding: `normal,benign,tumour`."""
-    validation: Annotated[float, Limits(at_least=0.01, at_most=0.9)] = 0.2
+    validation: Annotated[float, Limits(at_least=0.01, at_most=MOST_VALIDATION)] = 0.2
     """Fraction of the training bags used for validation if the table does not assign any."""
     instance_labels: Path | None = None
     """Folder with one <bag>.npy per bag, one whole number per instance (-1 means unknown). These
@@ -322,7 +332,12 @@ class RunConfig(_Checked):
             InputError: a key is missing, or its value has another type.
             UnknownName: a key is unknown.
         """
-        return cls.of_keys(tuples(flatten(without_removed("", values))))
+        current = without_removed("", values)
+        flat = tuples(flatten(current))
+        share = flat.get("data.validation")
+        if isinstance(share, float) and MOST_VALIDATION < share <= FORMER_VALIDATION:
+            flat["data.validation"] = MOST_VALIDATION
+        return cls.of_keys(flat)
 
     @classmethod
     def of_keys(cls, values: Mapping[str, Any]) -> "RunConfig":
@@ -345,24 +360,28 @@ class RunConfig(_Checked):
         return convert_value(nested, cls, key="")
 
 
-LEFT: Mapping[str, Any] = {
+FORMER_VALIDATION = 0.9
+"""Largest `data.validation` that version 0.2 stored. Shares above `MOST_VALIDATION` could not be
+used, so that such a run took the validation bags from its table."""
+FORMER_VALUES: Mapping[str, Any] = {
     "data.survival": "hazards",
     "model.consistency": "none",
     "model.consistency_weight": 0.1,
     "model.pooling": "sampled",
 }
-"""Removed keys of runs and checkpoints, with the value that stands for what is left: stored
-settings may state it. Any other value is refused by name."""
-LEFT_OF_MODEL: Mapping[str, Mapping[str, Any]] = {"evidence-dirac": {"negatives": 0.0}}
-"""As `LEFT`, for arguments that other models still have."""
+"""Removed keys of runs and checkpoints, each with the one value that means what is done today.
+
+Stored settings may state this value. Any other value is refused by name."""
+FORMER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"evidence-dirac": {"negatives": 0.0}}
+"""As `FORMER_VALUES`, for arguments that were removed from one model and that others still have."""
 
 
 def without_removed(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
     """Return stored values without removed keys that have the value of today's behaviour."""
-    removed_keys = dict(LEFT)
+    removed_keys = dict(FORMER_VALUES)
     if section == "model":
         model_name = model or values.get("name", "")
-        for argument, value in LEFT_OF_MODEL.get(model_name, {}).items():
+        for argument, value in FORMER_ARGUMENTS.get(model_name, {}).items():
             removed_keys[f"model.{argument}"] = value
     current = {}
     for key, value in values.items():
@@ -402,24 +421,33 @@ class RunKey:
     def read(self, value: Any, *, where: str = "") -> Any:
         """Return a value of a run file or a flag, which may be text, in the type of this key.
 
-        An InputError names the key and `where` the value is from: ` in run.yaml`; nothing of flags.
+        Args:
+            value: the value as it was given.
+            where: the source of the value, after the name of the key in messages: ` in run.yaml`,
+                or nothing for a flag.
+
+        Raises:
+            InputError: the value does not fit; states why its most likely reading does not.
         """
-        first_problem = ""
+        problems: list[str] = []
         for reading in self._readings(value):
             try:
                 return convert_value(reading, self.annotation, key=f"{self.short}{where}")
             except InputError as e:
-                first_problem = first_problem or str(e)
-        raise InputError(first_problem)
+                problems.append(str(e))
+        raise InputError(problems[0])
 
     def _readings(self, value: Any) -> list[Any]:
         """Return what a value may stand for, the most likely first."""
         if isinstance(value, str) and self.annotation is not str:
             parsed = parse_yaml(value)
-            readings = [value] if isinstance(parsed, str) else [parsed, value]
+            readings = [value]
+            if not isinstance(parsed, str):  # "3" is more likely a number than a text
+                readings.insert(0, parsed)
             if isinstance(parsed, list) or "," in value:  # a,b is a list, too
-                parts = [part.strip() for part in value.strip("[] ").split(",")]
-                readings += [[parse_yaml(part) for part in parts], parts]
+                texts = [text.strip() for text in value.strip("[] ").split(",")]
+                readings.append([parse_yaml(text) for text in texts])
+                readings.append(texts)
             return readings
         # the name of a class or a bag may consist of digits
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -443,13 +471,16 @@ def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
         if isinstance(f.type, type) and is_dataclass(f.type):
             yield from _keys_of(f.type, *path)
         elif f.name not in ("model", "model_arguments"):
-            required = f.default is MISSING and f.default_factory is MISSING
+            default = f.default
+            if f.default_factory is not MISSING:
+                default = f.default_factory()
+            required = default is MISSING
             # the kind of a group has the name of the group: `data.graph`
             short = path[-2] if f.name == "kind" else f.name
             yield RunKey(
                 name=f"{path[0]}.{short}" if above else short,
                 annotation=f.type,
-                default=None if required else f.default,
+                default=None if required else default,
                 required=required,
                 help=help_texts.get(f.name, ""),
                 path=path,
