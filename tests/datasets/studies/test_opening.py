@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -117,6 +118,30 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path):
     (out / "dataset.json").unlink()
     with pytest.raises(OutputExists, match=r"labels\.csv"):
         open_study("camelyon16", root, out=out)
+
+
+def test_a_folder_that_was_moved_keeps_its_files(tmp_path):
+    root = tmp_path / "c16"
+    out = tmp_path / "out"
+    write_processed(root / "patches_512", TWO | {"test_114": (1, np.ones(2))})
+    study = open_study("camelyon16", root, out=out)
+    moved = tmp_path / "moved"
+    out.rename(moved)
+    read = read_study(moved)
+    assert read.labels == moved / "labels.csv"
+    assert read.instance_labels == moved / "instance_labels"
+    assert read.features == study.features  # which were not moved
+
+
+def test_a_copy_of_the_record_and_the_table_uses_the_other_files_where_they_are(tmp_path):
+    root = tmp_path / "c16"
+    write_processed(root / "patches_512", TWO | {"test_114": (1, np.ones(2))})
+    study = open_study("camelyon16", root, out=tmp_path / "out")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("labels.csv", "dataset.json"):
+        shutil.copy(tmp_path / "out" / name, copy)
+    assert read_study(copy).instance_labels == study.instance_labels
 
 
 def test_several_sets_of_features(tmp_path):

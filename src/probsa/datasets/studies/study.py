@@ -37,7 +37,8 @@ from ..names import SPLIT_PARTS
 LABELS = "labels.csv"
 INSTANCES = "instance_labels"
 STUDY_RECORD = "dataset.json"
-RELEASES = ("the raw download", "the authors' processed folder")
+RAW_DOWNLOAD = "the raw download"
+PROCESSED_FOLDER = "the authors' processed folder"
 UNKNOWN = -1
 """Label of instances whose label is unknown."""
 
@@ -216,10 +217,11 @@ def write_study(
             "labels that a derivation would change": len(labels.changed),
         },
     )
+    published = RAW_DOWNLOAD if source.release is None else PROCESSED_FOLDER
     record = {
         **study.to_dict(),
         "root": source.root.absolute(),
-        "release": draft.release or RELEASES[source.release is not None],
+        "release": draft.release or published,
         "share": source.options.share,
         "excluded": draft.excluded,
         "corrected": draft.corrected,
@@ -236,7 +238,7 @@ def write_study(
 
 
 def read_study(folder: Path | str) -> Study:
-    """Read the data set that `write_study` wrote to a folder.
+    """Read the data set that `write_study` wrote to a folder, which may have been moved since.
 
     Raises:
         InputError: the folder is missing, or its record is unfinished or damaged.
@@ -250,8 +252,23 @@ def read_study(folder: Path | str) -> Study:
     if isinstance(record, dict):
         if record.get("unfinished"):
             raise InputError(f"{path} was not finished. Run probsa dataset again")
-        record["labels"] = str(folder.absolute() / LABELS)
+        _move_paths(record, folder.absolute())
     return as_record(Study, record, where=str(path), advice=advice, complete=True)
+
+
+def _move_paths(record: dict[str, Any], folder: Path) -> None:
+    """Replace the paths in a record that lay in its former folder by those in its folder."""
+    labels = record.get("labels")
+    former_folder = Path(labels).parent if isinstance(labels, str) else folder
+    record["labels"] = str(folder / LABELS)
+    for key in ("features", "instance_labels"):
+        former = record.get(key)
+        if not isinstance(former, str) or not Path(former).is_relative_to(former_folder):
+            continue
+        moved = folder / Path(former).relative_to(former_folder)
+        # a copy of the table and the record alone still uses the other files where they are
+        if moved.exists():
+            record[key] = str(moved)
 
 
 def check_out(out: Path) -> None:
@@ -263,16 +280,17 @@ def check_out(out: Path) -> None:
 
 
 def _earlier_files(out: Path) -> list[Path]:
-    """List the files that a version of probsa without ledgers wrote, if it did."""
+    """List the files in a folder that a version of probsa without ledgers wrote; often none."""
     try:
         record = read_json(out / STUDY_RECORD)
-    except InputError:  # there is none, or it is damaged
+    except InputError:  # there is no record, or it is damaged
         return []
     if not isinstance(record, dict) or "name" not in record:
         return []
-    # instance labels beside a cohort's table are always the user's
-    labels = () if record["name"] == "table" else (f"{INSTANCES}/*.npy",)
-    return [out / STUDY_RECORD, out / LABELS, *files_matching(out, labels)]
+    files = [out / STUDY_RECORD, out / LABELS]
+    if record["name"] != "table":  # instance labels beside a cohort's table are the user's
+        files += files_matching(out, (f"{INSTANCES}/*.npy",))
+    return files
 
 
 @dataclass(kw_only=True, slots=True)
@@ -302,34 +320,40 @@ def _write_instance_labels(
     labels = _WrittenLabels()
     folder = out / INSTANCES
     users = set(foreign_files(folder))
-    rows = sorted(draft.rows.items()) if draft.instance_labels_of else []
+    rows = sorted(draft.rows.items())
+    labels_of = draft.instance_labels_of
+    if labels_of is None:
+        rows = []
     for index, (bag, row) in enumerate(rows, start=1):
-        assert draft.instance_labels_of is not None
-        values, stored = draft.instance_labels_of(bag)
+        assert labels_of is not None
+        values, is_stored = labels_of(bag)
         if len(values) != bags.size(bag):
             raise BagError(
                 f"bag {bag!r} has {bags.size(bag)} instances in {bags.folder}, but there are "
                 f"{len(values)} instance labels for it: they belong to other features"
             )
-        if not stored:
-            for path in sorted(users):
-                raise foreign(path)
+        if not is_stored:
+            if users:
+                raise foreign(min(users))
             path = named_file(folder, bag, ".npy")
             labels.files.add(path.name)
             with replacing(path) as temporary, temporary.open("wb") as f:
                 np.save(f, values.astype(np.int8))
-        known = int((values != UNKNOWN).sum())
-        positive = int(((values != UNKNOWN) & (values > 0)).sum())
-        labels.known_instances += known
-        labels.positive_instances += positive
-        if known:
+        is_known = values != UNKNOWN
+        known_count = int(is_known.sum())
+        positive_count = int((is_known & (values > 0)).sum())
+        labels.known_instances += known_count
+        labels.positive_instances += positive_count
+        if known_count > 0:
             labels.known_bags += 1
         else:
             labels.without_known.append(bag)
         # If some instances are unknown, only a positive one determines the label of the bag.
-        is_decidable = known == len(values) or positive > 0
+        has_positive = positive_count > 0
+        is_decidable = has_positive or known_count == len(values)
+        # a label is the name of a class or its index; the first class is negative
         is_positive_bag = row["label"] not in (0, draft.classes[0])
-        if is_decidable and (positive > 0) != is_positive_bag:
+        if is_decidable and has_positive != is_positive_bag:
             labels.changed.append(bag)
         if on_bag is not None:
             on_bag(index, len(rows))
