@@ -110,6 +110,16 @@ def test_why_there_is_none(rows, patients, cause):
     assert Metric.undefined("why").no_interval is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "scale"), [([0.0, 0.0, 0.4, 0.1], LOSS), ([1.0, 1.0, 0.7, 0.9], UP_TO_ONE)]
+)
+def test_a_value_at_the_only_limit_varies_but_has_no_interval(rows, scale):
+    got = interval(np.array(rows), support=support(9), scale=scale)
+    assert got.missing == NoInterval("at the limit")
+    same = interval(np.full(4, rows[0]), support=support(9), scale=scale)
+    assert same.missing == NoInterval("no variation")
+
+
 def test_the_rarer_class_and_its_patients_are_stated():
     """Two patients of class 1, one of whom has bags of both classes."""
     y = np.array([0] * 8 + [1, 1, 0])

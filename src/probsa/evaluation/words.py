@@ -164,6 +164,8 @@ def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
         return "no interval: it is undefined in most resamples"
     if missing.cause == "no variation":
         return "no interval: it is the same in all resamples"
+    if missing.cause == "at the limit":
+        return "no interval: it is at the limit of its scale, but not in all resamples"
     return ""
 
 

@@ -1,8 +1,12 @@
 """The 95 % interval of a metric from its standard error over resampled patients.
 
-Between two limits it is Wilson's score interval (JASA 1927) for the trials that give the standard
-error, which are at most the patients (Korn and Graubard, Survey Methodology 1998): an AUROC of 1
-has one, too. With one limit, the distance from it has Student's interval on a logarithmic scale.
+The kind of interval depends on the limits of the metric's scale:
+
+- Two limits, such as 0 and 1 of an AUROC: Wilson's score interval (JASA 1927). Its number of trials
+  is the one that would give the standard error, at most the number of patients (Korn and Graubard,
+  Survey Methodology 1998), so that an AUROC of 1 has an interval, too.
+- One limit, such as 0 of a loss: Student's interval of the logarithm of the distance from it.
+- No limit: Student's interval.
 """
 
 import math
@@ -20,9 +24,15 @@ FEWEST_PATIENTS = 3
 """With fewer patients of a class than this, a metric that depends on it has no interval."""
 NORMAL = float(ndtri((1 + COVERAGE) / 2))
 
-Cause = Literal["few patients", "no resamples", "undefined resamples", "no variation"]
+LARGEST_EXPONENT = 700.0
+"""The exponential function of more than about 709 is infinite."""
+
+Cause = Literal[
+    "few patients", "no resamples", "undefined resamples", "no variation", "at the limit"
+]
 """Why a value has no interval: there are fewer than three patients of a class; no resamples were
-asked for; most resamples are undefined; or the value is the same in all of them."""
+asked for; most resamples are undefined; the value is the same in all of them; or it varies, but is
+itself the only limit of its scale, from which a distance of 0 has no logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,9 @@ class Scale:
     def interval(
         self, value: float, error: float, *, support: Support
     ) -> tuple[float, float] | None:
-        """Return the limits within this scale; None if the value does not vary.
+        """Return the limits of the interval within this scale.
+
+        It is None if the value does not vary, or lies at the only limit of the scale.
 
         error: the standard error of the value.
         """
@@ -74,7 +86,8 @@ class Scale:
         distance = value - self.low if bounded_below else self.high - value
         if distance <= 0:
             return None
-        factor = math.exp(min(student * error / distance, 700.0))
+        # by the delta method, the logarithm of the distance has the standard error error / distance
+        factor = math.exp(min(student * error / distance, LARGEST_EXPONENT))
         if bounded_below:
             return self.low + distance / factor, self.low + distance * factor
         return self.high - distance * factor, self.high - distance / factor
@@ -140,13 +153,15 @@ def interval(rows: Rows, *, support: Support, scale: Scale) -> Interval:
         return Interval(missing=few, left_out=left_out)
     if not len(resamples):
         return Interval(missing=NoInterval("no resamples"))
-    if len(defined) < max(2, left_out):
+    # a standard error needs two values, and most resamples must be defined
+    if len(defined) < 2 or len(defined) < left_out:
         return Interval(missing=NoInterval("undefined resamples"), left_out=left_out)
     error = float(defined.std(ddof=1))
     if error < ROUNDING * max(abs(value), abs(float(defined.max())), abs(float(defined.min()))):
         error = 0.0
     limits = scale.interval(value, error, support=support)
     if limits is None:
-        return Interval(missing=NoInterval("no variation"), left_out=left_out)
+        cause: Cause = "no variation" if error == 0 else "at the limit"
+        return Interval(missing=NoInterval(cause), left_out=left_out)
     low, high = limits
     return Interval(low, high, left_out=left_out)
