@@ -165,7 +165,7 @@ def test_the_largest_image_of_an_ome_tiff_is_the_slide(tmp_path):
         f.write(image, tile=(64, 64), metadata=metadata, **how)
     with open_slide(path) as slide:
         assert slide.size == (400, 300) and slide.mpp == 0.5
-        assert slide.properties["associated images"] == "label"
+        assert slide.associated_images == ("label",)
         assert np.array_equal(whole(slide), image)
 
 

@@ -133,6 +133,8 @@ class Slide(ABC):
     """Resolutions that the file states and that are not used, each with the reason."""
     properties: dict[str, str]
     """Further properties that the file states."""
+    associated_images: tuple[str, ...] = ()
+    """Names of the other pictures in the file: `label`, `macro`, `thumbnail`, …"""
     notes: tuple[str, ...] = ()
     """Sentences on how the file was read, such as levels that are padded or left out."""
     closed = False

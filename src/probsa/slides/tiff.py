@@ -74,7 +74,7 @@ class TiffSlide(Slide):
             image = _ome_image(self._file)
         else:
             self.format = vendor or "tiff"
-            image = _Image(_level_pages(self._file), Resolution(), {})
+            image = _Image(_level_pages(self._file), Resolution())
         pages = image.pages
         first = pages[0]
         pyramid = decide_levels([_stored_level(page) for page in pages])
@@ -82,7 +82,12 @@ class TiffSlide(Slide):
         self.notes = pyramid.notes
         self._arrays += [(pages[k], _array(pages[k])) for k in pyramid.places]
         set_resolution(self, image.resolution.or_else(_from_tags(first)), mpp)
-        properties = image.properties | {"reader": f"tifffile {version('tifffile')}"}
+        self.associated_images = image.others
+        properties = {
+            "objective power": image.objective_power,
+            "associated images": ", ".join(image.others),
+            "reader": f"tifffile {version('tifffile')}",
+        }
         if first.is_tiled:
             properties["tile size"] = f"{first.tilewidth} x {first.tilelength}"
         else:
@@ -127,7 +132,10 @@ class _Image(NamedTuple):
     """Its levels, largest first."""
     resolution: Resolution
     """What the metadata of its format state."""
-    properties: dict[str, str]
+    objective_power: str = ""
+    """As text; empty if it is not stated."""
+    others: tuple[str, ...] = ()
+    """The names of the other images of the file."""
 
 
 def _stored_level(page: "TiffPage") -> StoredLevel:
@@ -260,16 +268,15 @@ def _ome_image(file: "TiffFile") -> _Image:
     root = ElementTree.fromstring(file.ome_metadata or "<OME/>")
     images = root.findall("{*}Image")
     image = images[largest] if len(images) == len(series) else ElementTree.Element("Image")
-    names = [s.name or f"image {i}" for i, s in enumerate(series) if i != largest]
+    names = [s.name or f"image {i}" for i, s in enumerate(series)]
+    del names[largest]
     return _Image(
         pages=sorted(pages, key=lambda page: -page.imagewidth),
         resolution=from_axes(
             _physical_size(image, "X"), _physical_size(image, "Y"), source="OME PhysicalSizeX"
         ),
-        properties={
-            "objective power": _objective_power(root, image),
-            "associated images": ", ".join(names),
-        },
+        objective_power=_objective_power(root, image),
+        others=tuple(names),
     )
 
 

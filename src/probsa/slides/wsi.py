@@ -75,9 +75,10 @@ class WsiSlide(Slide):
         self.format = properties.get(openslide.PROPERTY_NAME_VENDOR, "unknown")
         set_resolution(self, from_openslide(properties), mpp)
         sides = [properties.get(f"openslide.level[0].tile-{side}") for side in _SIDES]
+        self.associated_images = tuple(sorted(handle.associated_images))
         common = {
             "reader": f"OpenSlide {openslide.__library_version__}",
-            "associated images": ", ".join(sorted(handle.associated_images)),
+            "associated images": ", ".join(self.associated_images),
             "tile size": " x ".join(side for side in sides if side),
             "objective power": properties.get("openslide.objective-power"),
         }

@@ -81,6 +81,16 @@ def test_a_slide_as_json(shared_data, capsys):
     assert slide["properties"]["openslide.vendor"] == "aperio"
 
 
+def test_the_name_of_another_picture_may_contain_a_comma(tmp_path, capsys):
+    path = tmp_path / "two.ome.tif"
+    options = {"photometric": "rgb", "compression": "deflate"}
+    with tifffile.TiffWriter(path, ome=True) as f:
+        f.write(texture(300, 400), tile=(64, 64), metadata={"axes": "YXS"}, **options)
+        f.write(texture(60, 80), metadata={"axes": "YXS", "Name": "label, back"}, **options)
+    [slide] = as_json(capsys, path)["files"]
+    assert slide["associated_images"] == ["label, back"]
+
+
 def test_one_file_that_fails_is_wrong_input_and_one_of_many_is_left_out(tmp_path, capsys):
     good = write_pyramid(tmp_path / "good.tif", texture(200, 300))
     bad = tmp_path / "bad.svs"

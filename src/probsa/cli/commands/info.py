@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 from ...errors import ProbSAError, SlideError
 from ..command import Answer, Flag, message_of, write
@@ -13,10 +13,22 @@ if TYPE_CHECKING:
     from ...slides import ScanSource
 
 Resolutions = float | Mapping[str, float] | None
-Described = tuple[dict[str, Any], str, list[tuple[str, str]]]
-"""The facts about a slide or scan for JSON; a title and lines for people."""
 LARGE = 100_000_000
 """Number of pixels above which a slide with a single level is worth a note."""
+
+
+class Description(NamedTuple):
+    """What is said of one slide or scan."""
+
+    facts: dict[str, Any]
+    """For JSON."""
+    title: str
+    lines: list[tuple[str, str]]
+    """Names and values for people."""
+
+
+Describe = Callable[[], Description]
+"""Reads a slide or scan; raises if it cannot be read."""
 
 
 def run(
@@ -40,26 +52,23 @@ def run(
     for file in files:
         for path, describe in _entries(file, mpp):
             try:
-                if isinstance(describe, Exception):
-                    raise describe
-                document, title, lines = describe()
+                description = describe()
             except (ProbSAError, OSError) as e:
                 failed.append((str(path), message_of(e)))
                 continue
-            facts.append(document)
+            facts.append(description.facts)
             if not json:
-                text = [f"  {key:<18} {value}" for key, value in lines]
-                write("\n".join([title, *text]))
+                text = [f"  {key:<18} {value}" for key, value in description.lines]
+                write("\n".join([description.title, *text]))
     if len(failed) == 1 and not facts:
-        raise SlideError(failed[0][1])
+        _, only_reason = failed[0]
+        raise SlideError(only_reason)
     failures = [{"path": path, "reason": reason} for path, reason in failed]
     return Answer({"files": facts, "failed": failures}, "", failed)
 
 
-def _entries(
-    path: Path, mpp: Resolutions
-) -> list[tuple[Path, Callable[[], Described] | Exception]]:
-    """Return the path of each slide and scan with what describes it, or why it is unreadable."""
+def _entries(path: Path, mpp: Resolutions) -> list[tuple[Path, Describe]]:
+    """Return the path of each slide and scan below a path, with what describes it."""
     from ...slides import is_scan, list_scans, slide_files
 
     if path.is_file() and not is_scan(path):
@@ -68,25 +77,37 @@ def _entries(
         listing = list_scans(path)
         slides = slide_files(path) if path.is_dir() else []
     except (ProbSAError, OSError) as e:
-        return [(path, e)]
-    kinds = ", ".join(f"{n} x {kind}" for kind, n in listing.skipped.items()) or "it is empty"
-    return [
-        *((source.path, partial(_scan, source)) for source in listing.sources),
-        *((failure.files[0], SlideError(failure.reason)) for failure in listing.failures),
-        *((slide, partial(_slide, slide, mpp)) for slide in slides),
-    ] or [(path, SlideError(f"{path} holds neither slides nor scans: {kinds}"))]
+        return [(path, partial(_fail, e))]
+    entries: list[tuple[Path, Describe]] = []
+    for source in listing.sources:
+        entries.append((source.path, partial(_scan, source)))
+    for failure in listing.failures:
+        entries.append((failure.files[0], partial(_fail, SlideError(failure.reason))))
+    for slide in slides:
+        entries.append((slide, partial(_slide, slide, mpp)))
+    if not entries:
+        kinds = ", ".join(f"{n} x {kind}" for kind, n in listing.skipped.items()) or "it is empty"
+        error = SlideError(f"{path} holds neither slides nor scans: {kinds}")
+        entries.append((path, partial(_fail, error)))
+    return entries
 
 
-def _slide(path: Path, mpp: Resolutions) -> Described:
+def _fail(error: Exception) -> NoReturn:
+    """Raise the error that was met when the files were listed."""
+    raise error
+
+
+def _slide(path: Path, mpp: Resolutions) -> Description:
     from ...slides import open_slide, resolution_advice, resolution_of, slide_name
 
     with open_slide(path, mpp=resolution_of(mpp, slide_name(path), path.name)) as slide:
-        properties, (width, height) = slide.properties, slide.size
+        properties = slide.properties
+        width, height = slide.size
         advice = resolution_advice(slide)
-    images = properties.get("associated images")
     missing = [f"µm per pixel: {advice}"] if advice else []
     notes = list(slide.notes)
-    if slide.mpp is not None:  # without a resolution, the advice names them
+    # if no resolution is used, the advice names those that were rejected
+    if slide.mpp is not None:
         notes += [f"µm per pixel: ignored: {reason}." for reason in slide.mpp_rejected]
     if len(slide.levels) == 1 and width * height > LARGE:
         notes.append(
@@ -105,7 +126,7 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
         ],
         "objective_power": properties.get("objective power"),
         "tile_size": properties.get("tile size"),
-        "associated_images": images.split(", ") if images else [],
+        "associated_images": list(slide.associated_images),
         "missing": missing,
         "notes": notes,
         "properties": properties,
@@ -120,14 +141,14 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
         ("µm per pixel", slide.mpp_statement),
         ("objective power", properties.get("objective power", "not stated")),
         ("tile size", properties.get("tile size", "no tiles")),
-        ("associated images", images or "none"),
+        ("associated images", ", ".join(slide.associated_images) or "none"),
         *(("missing", text) for text in missing),
         *(("note", text) for text in notes),
     ]
-    return facts, str(path), lines
+    return Description(facts, str(path), lines)
 
 
-def _scan(source: "ScanSource") -> Described:
+def _scan(source: "ScanSource") -> Description:
     from ...slides import open_scan
 
     scan = open_scan(source)
@@ -153,4 +174,4 @@ def _scan(source: "ScanSource") -> Described:
         ("positions", f"{first:.4g} to {last:.4g} mm"),
         *(("note", text) for text in scan.notes),
     ]
-    return facts, f"{scan.path} ({scan.name})", lines
+    return Description(facts, f"{scan.path} ({scan.name})", lines)
