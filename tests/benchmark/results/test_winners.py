@@ -5,6 +5,8 @@ seed or several, and runs that are missing. With a fixed test part and several s
 a split are not independent, so that splits are what varies.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,32 +22,60 @@ Y = np.arange(N) % 2
 FOLD = np.arange(N) // 2 % 3
 SPLITS = range(5)
 
-FIXED_SPLITS = [(split, 0) for split in SPLITS]
-FIXED_BOTH = [(split, seed) for split in SPLITS for seed in (0, 1, 2)]
+SEEDS = range(5)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The replicates of a data set."""
+
+    replicates: Sequence[tuple[int, int]]
+    """(split, seed) of each; the split is 0 if there are folds."""
+    folds: bool = False
+    """Whether a replicate tests every fold once; else it tests all bags with one split."""
+
+    @property
+    def splits(self) -> set[int]:
+        return {split for split, _ in self.replicates}
+
+    @property
+    def blocks(self) -> list[int]:
+        """The block of each replicate: its split, or its seed if there are folds."""
+        return [seed if self.folds else split for split, seed in self.replicates]
+
+    def tested_rows(self, split: int) -> dict[int, np.ndarray]:
+        """Return the rows that a replicate tests, by the fold, or by the split."""
+        if self.folds:
+            return {int(fold): np.flatnonzero(fold == FOLD) for fold in np.unique(FOLD)}
+        return {split: np.arange(N)}
+
+
+ONE_SEED = [(split, 0) for split in SPLITS]
+THREE_SEEDS = [(split, seed) for split in SPLITS for seed in (0, 1, 2)]
 SHAPES = {
-    "fixed, one split and seed": (False, [(0, 0)]),
-    "fixed, one split, seeds": (False, [(0, seed) for seed in SPLITS]),
-    "fixed, splits": (False, FIXED_SPLITS),
-    "fixed, splits and seeds": (False, FIXED_BOTH),
-    "fixed, some runs missing": (False, [*FIXED_SPLITS, (0, 1), (0, 2), (0, 3), (0, 4)]),
-    "folds": (True, [(-1, 0)]),
-    "folds, seeds": (True, [(-1, seed) for seed in SPLITS]),
+    "fixed, one split and seed": Shape([(0, 0)]),
+    "fixed, one split, seeds": Shape([(0, seed) for seed in SEEDS]),
+    "fixed, splits": Shape(ONE_SEED),
+    "fixed, splits and seeds": Shape(THREE_SEEDS),
+    "fixed, some runs missing": Shape([*ONE_SEED, (0, 1), (0, 2), (0, 3), (0, 4)]),
+    "folds": Shape([(0, 0)], folds=True),
+    "folds, seeds": Shape([(0, seed) for seed in SEEDS], folds=True),
 }
-"""Whether there are folds, and (split, seed) of each replicate."""
+A_SEED = 1
+B_SEED = 2
 
 
-def method(name: str, shape: str, skill) -> Scores:
+def method(name: str, shape: Shape, skill, *, seed: int) -> Scores:
     """Return the predictions of a method whose skill is a function of the split (or fold)."""
-    folds, keys = SHAPES[shape]
-    noise = np.random.default_rng([len(name), N])
-    of_bags = noise.normal(size=N)
+    noise = np.random.default_rng([seed, N])
+    bag_effects = noise.normal(size=N)
+    keys = sorted(shape.replicates)
     replicates = []
-    for split, _ in sorted(keys):
-        of_run = of_bags + 0.2 * noise.normal(size=N)
+    for split, _ in keys:
+        run_effects = bag_effects + 0.2 * noise.normal(size=N)
         parts = []
-        for fold in np.unique(FOLD) if folds else [split]:
-            rows = np.flatnonzero(fold == FOLD) if folds else np.arange(N)
-            logit = skill(int(fold)) * (2 * Y[rows] - 1) + of_run[rows]
+        for part, rows in shape.tested_rows(split).items():
+            logit = skill(part) * (2 * Y[rows] - 1) + run_effects[rows]
             data = TargetData(
                 task="binary",
                 y=Y[rows, None].astype(float),
@@ -54,7 +84,7 @@ def method(name: str, shape: str, skill) -> Scores:
                 predicted=1 / (1 + np.exp(-logit))[:, None],
                 threshold=0.5,
             )
-            parts.append(RunPart(split=int(fold), rows=rows, data=data, path=Path(name)))
+            parts.append(RunPart(split=part, rows=rows, data=data, path=Path(name)))
         replicates.append(tuple(parts))
     return Scores(
         data="toy",
@@ -62,8 +92,8 @@ def method(name: str, shape: str, skill) -> Scores:
         bags=tuple(f"b{i:02d}" for i in range(N)),
         groups=np.arange(N).astype(str),
         replicates=tuple(replicates),
-        seed=np.array([seed for _, seed in sorted(keys)]),
-        folds=folds,
+        seed=np.array([run_seed for _, run_seed in keys]),
+        folds=shape.folds,
     )
 
 
@@ -75,35 +105,40 @@ def winners(a: Scores, b: Scores) -> set[str | None]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_better_method_wins(shape):
-    a, b = method("a", shape, lambda _: 0.0), method("bb", shape, lambda _: 2.5)
-    assert winners(a, b) == {"bb"}
+    a = method("a", SHAPES[shape], lambda _: 0.0, seed=A_SEED)
+    b = method("b", SHAPES[shape], lambda _: 2.5, seed=B_SEED)
+    assert winners(a, b) == {"b"}
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if "one split" not in s])
+SEVERAL_PARTS = [name for name, s in SHAPES.items() if s.folds or len(s.splits) > 1]
+
+
+@pytest.mark.parametrize("shape", SEVERAL_PARTS)
 def test_the_first_split_alone_does_not_decide(shape):
     """`a` is better on the first split (fold), and worse on all others."""
-    a = method("a", shape, lambda _: 0.2)
-    b = method("bb", shape, lambda split: -0.4 if split == 0 else 3.0)
+    a = method("a", SHAPES[shape], lambda _: 0.2, seed=A_SEED)
+    b = method("b", SHAPES[shape], lambda part: -0.4 if part == 0 else 3.0, seed=B_SEED)
     means = {s.method.name: means_of(s)["auroc"].mean for s in (a, b)}
-    assert means["bb"] > means["a"] + 0.03, means
-    assert winners(a, b) <= {"bb", None}
+    assert means["b"] > means["a"] + 0.03, means
+    assert winners(a, b) <= {"b", None}
     compared = compare_methods([a, b], baseline="a", resamples=300).deciding("auroc")
-    assert compared is not None and compared.comparison.best == "bb"
-    assert compared.comparison.differences["bb"].difference > 0
+    assert compared is not None and compared.comparison.best == "b"
+    assert compared.comparison.differences["b"].difference > 0
 
 
 def test_the_value_beside_a_difference_is_a_mean_over_splits():
     """As the means of the table are: missing runs of a split do not change its weight."""
-    shape = "fixed, some runs missing"
-    a, b = method("a", shape, lambda _: 0.4), method("bb", shape, lambda k: 3.0 if k == 0 else 0.0)
+    shape = SHAPES["fixed, some runs missing"]
+    a = method("a", shape, lambda _: 0.4, seed=A_SEED)
+    b = method("b", shape, lambda split: 3.0 if split == 0 else 0.0, seed=B_SEED)
     compared = compare_methods([a, b], baseline="a", resamples=300).deciding("auroc")
     assert compared is not None
     for s in (a, b):
         value = compared.values[s.method.name].value
         assert value == pytest.approx(means_of(s)["auroc"].mean, abs=1e-12)
         assert compared.comparison.values[s.method.name] == pytest.approx(value, abs=1e-12)
-    difference = compared.values["bb"].value - compared.values["a"].value
-    assert compared.comparison.differences["bb"].difference == pytest.approx(difference, abs=1e-12)
+    difference = compared.values["b"].value - compared.values["a"].value
+    assert compared.comparison.differences["b"].difference == pytest.approx(difference, abs=1e-12)
 
 
 @pytest.fixture
@@ -121,22 +156,30 @@ def test_equal_methods_have_a_winner_in_at_most_one_of_twenty_cohorts(shape):
     """Splits differ much more than the seeds of a split; so do the seeds of folds."""
     rng = np.random.default_rng(0)
     cohorts = 150
-    keys = SHAPES[shape][1]
-    blocks = [seed if split == -1 else split for split, seed in keys]
-    winners = missed = 0
+    blocks = SHAPES[shape].blocks
+    mean = 0.5
+    wins = 0
+    misses = 0
     for _ in range(cohorts):
-        of_bags = 0.5 + 0.1 * rng.normal(size=N)
+        bag_effects = 0.1 * rng.normal(size=N)
         values = {}
         for name in ("a", "b"):
-            of_block = {k: 0.05 * rng.normal() + 0.02 * rng.normal(size=N) for k in set(blocks)}
-            rows = [of_bags + of_block[k] + 0.005 * rng.normal(size=N) for k in blocks]
+            block_effects = {}
+            for block in set(blocks):
+                block_effects[block] = 0.05 * rng.normal() + 0.02 * rng.normal(size=N)
+            rows = []
+            for block in blocks:
+                noise = 0.005 * rng.normal(size=N)
+                rows.append(mean + bag_effects + block_effects[block] + noise)
             values[name] = np.stack(rows)
-        given = {"groups": range(N), "blocks": blocks, "resamples": 60}
-        winners += compare(None, values, metric="mean", **given).winner is not None
-        interval = mean_interval(values["a"], **given)
-        missed += not interval.low <= 0.5 <= interval.high
+        options = {"groups": range(N), "blocks": blocks, "resamples": 60}
+        if compare(None, values, metric="mean", **options).winner is not None:
+            wins += 1
+        interval = mean_interval(values["a"], **options)
+        if not interval.low <= mean <= interval.high:
+            misses += 1
     # at most 7.5 of 150 are expected, with a binomial s.d. of 2.7
-    assert winners <= 15 and missed <= 15, (winners, missed)
+    assert wins <= 15 and misses <= 15, (wins, misses)
 
 
 def test_blocks_of_replicates_decide_as_their_means_do():
@@ -145,6 +188,8 @@ def test_blocks_of_replicates_decide_as_their_means_do():
     values["b"][0] += 3.0
     blocks = [0, 1, 1, 1, 1, 1]
     got = compare(None, values, groups=None, metric="mean", blocks=blocks, resamples=100)
-    means = {n: (v[0].mean() + v[1:].mean()) / 2 for n, v in values.items()}
+    means = {}
+    for name, replicates in values.items():
+        means[name] = (replicates[0].mean() + replicates[1:].mean()) / 2
     assert got.values == pytest.approx(means, abs=1e-12)
-    assert got.best == max(means, key=lambda n: means[n])
+    assert got.best == max(means, key=lambda name: means[name])
