@@ -41,7 +41,8 @@ class Row:
     quantity: QuantityKey
     """Row of `INSTANCE_QUANTITIES` that has its values."""
     of_score: bool = False
-    """Whether it describes the model's own score, whose kind belongs to the name."""
+    """Whether it describes the model's own score; its name then states the kind of the score, such
+    as `mean (evidence)`."""
     raster: bool = False
     """Whether it is a channel or file of OME-TIFF, DICOM and NIfTI, beside GeoJSON and AnnData."""
     repeats_mean_of: str = ""
@@ -52,9 +53,10 @@ class Row:
     def values(self, p: Prediction) -> np.ndarray | None:
         """Return the values of a prediction, (n,) or (n, classes); None if it has none."""
         if p.score_kind == self.repeats_mean_of:
-            return None
-        key = "mean" if p.score_kind == self.is_mean_of else self.quantity
-        return INSTANCE_QUANTITIES[key](p)
+            return None  # they are exported under another name
+        if p.score_kind == self.is_mean_of:
+            return INSTANCE_QUANTITIES["mean"](p)
+        return INSTANCE_QUANTITIES[self.quantity](p)
 
 
 TABLE: dict[Key, Row] = {
@@ -118,7 +120,9 @@ def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
         columns = 1 if values.ndim == 1 else values.shape[1]
         names: Sequence[str] = class_names(p, columns, classes)
         if key == "at least" and len(p.outputs.names) > 1:
-            names = p.outputs.names[1:]  # a grade or a higher one, of each grade but the lowest
+            # every instance has at least the lowest grade, which has no column
+            names = p.outputs.names[1:]
+        # with two grades, "at least" has one column, which is that of the higher grade
         has_classes = columns > 1 or key == "at least"
         for c in range(columns):
             yield Channel(

@@ -1,4 +1,4 @@
-"""Names of encoders, read from the source: PyTorch is not imported."""
+"""The names of the encoders, read from source code, because the encoders import PyTorch."""
 
 import sys
 from functools import cache
@@ -14,8 +14,13 @@ GROUP = "probsa.encoders"
 
 
 def known_names() -> list[str]:
-    """Return every registered name, sorted, as `names` does."""
-    if f"{__package__}._registry" not in sys.modules and not entry_points(group=GROUP):
+    """Return every registered name, sorted, as `names` does.
+
+    The names are read from the source where it states them all: not if other packages may have
+    registered encoders, nor if a name is computed. PyTorch is imported only then.
+    """
+    is_registry_loaded = f"{__package__}._registry" in sys.modules
+    if not is_registry_loaded and not entry_points(group=GROUP):
         try:
             return list(_read_names())
         except (NotConstant, SyntaxError):
@@ -31,10 +36,12 @@ def check_name(name: str) -> None:
     Raises:
         UnknownName: There is no such encoder; the message suggests the nearest name.
     """
-    known = known_names()
+    names = known_names()
+    # of an open family, such as `timm:`, every model may be named
     family, _, model = name.partition(":")
-    if name not in known and not (model and family + OPEN in known):
-        raise UnknownName("encoder", name, known)
+    is_of_open_family = bool(model) and family + OPEN in names
+    if name not in names and not is_of_open_family:
+        raise UnknownName("encoder", name, names)
 
 
 def check_weights_path(weights: str) -> None:
@@ -55,6 +62,6 @@ def _read_names() -> tuple[str, ...]:
     """Return the names that the decorators of the encoders state."""
     names: list[str] = []
     for module in source_modules(Path(__file__).parent):
-        for _, call in module.marked("register", "published"):
-            names.append(module.evaluate(call.args[0]))
+        for _, decorator in module.marked("register", "published"):
+            names.append(module.evaluate(decorator.args[0]))  # the first argument is the name
     return tuple(sorted(names))

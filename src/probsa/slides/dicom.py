@@ -53,7 +53,10 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
         volume, read_notes = reader.volume(path, stack)
     planes = reader.planes
     positions = np.array(reader.positions)
-    rows, columns = planes[0].spacing or (1.0, 1.0)
+    row_spacing, column_spacing = planes[0].spacing or (1.0, 1.0)
+    spacing = (row_spacing, column_spacing)
+    if display.transpose:
+        spacing = (column_spacing, row_spacing)
     thicknesses = _count_thicknesses(planes)
     notes += stack.notes
     notes += series.geometry_notes(positions, planes, display)
@@ -65,7 +68,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
         format="dicom",
         volume=volume,
         positions=positions,
-        spacing=(columns, rows) if display.transpose else (rows, columns),
+        spacing=spacing,
         thickness=thicknesses[0][0] if thicknesses else None,
         plane=None if planes[0].orientation is None else display.plane,
         notes=tuple(notes),
@@ -164,7 +167,7 @@ class _Reader:
                 f"{path} holds no slice that can be decoded: {series.list_some(broken)}"
             )
         volume = np.stack(images)
-        images.clear()  # which would double the memory
+        images.clear()  # the volume is a copy; keeping both would take twice the memory
         padding = np.isnan(volume)
         if padding.all():
             raise SlideError(f"{path} holds nothing but padding")
@@ -207,9 +210,11 @@ class _Reader:
             bits = int(dataset.BitsStored)
             is_signed = int(dataset.PixelRepresentation) == 1
             lowest = -(2 ** (bits - 1)) if is_signed else 0
-            # mirrored at the middle of what can be stored
-            ends = _rescale(np.array([[lowest, lowest + 2**bits - 1]]), dataset, plane)
+            highest = lowest + 2**bits - 1
+            # exchanges the values of the lowest and the highest number that can be stored
+            ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
             values = ends.sum() - values
+        # written so that NaN is refused as well
         if not np.abs(values).max() <= np.finfo(np.float32).max:
             raise SlideError(
                 f"{plane.label}: RescaleSlope {plane.slope:g} and RescaleIntercept "
@@ -257,19 +262,24 @@ def _declared_padding(
     stored: Shaped[np.ndarray, "h w"], dataset: "Dataset"
 ) -> Bool[np.ndarray, "h w"]:
     """Return where pixels equal PixelPaddingValue or lie in the declared padding range."""
-    ends = []
-    for key in ("PixelPaddingValue", "PixelPaddingRangeLimit"):
-        value = dataset.get(key)
-        if isinstance(value, bytes) and len(value) == 2:  # of an unknown type
-            value = int.from_bytes(value, "little")
-        else:
-            value = number(dataset, key)
-        if value is not None and stored.dtype.kind in "iu":
-            # in the type of the pixels, because writers confuse signs (-2000 for 63536)
-            ends.append(np.int64(value).astype(stored.dtype))
-        elif not ends:
-            return np.zeros(stored.shape, dtype=bool)
-    return (stored >= min(ends)) & (stored <= max(ends))
+    value = _padding_number(dataset, "PixelPaddingValue")
+    if value is None or stored.dtype.kind not in "iu":
+        return np.zeros(stored.shape, dtype=bool)
+    limit = _padding_number(dataset, "PixelPaddingRangeLimit")
+    if limit is None:
+        limit = value
+    # in the type of the pixels, because writers confuse signs (-2000 for 63536)
+    one_end = np.int64(value).astype(stored.dtype)
+    other_end = np.int64(limit).astype(stored.dtype)
+    return (stored >= min(one_end, other_end)) & (stored <= max(one_end, other_end))
+
+
+def _padding_number(dataset: "Dataset", key: str) -> float | None:
+    """Return a number that describes padding; None if it is not stated."""
+    value = dataset.get(key)
+    if isinstance(value, bytes) and len(value) == 2:  # of an unknown type
+        return int.from_bytes(value, "little")
+    return number(dataset, key)
 
 
 def _undeclared_padding(

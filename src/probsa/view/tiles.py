@@ -49,6 +49,7 @@ class Pyramid:
         """
         scale = 1
         if max_mpp is not None and slide.mpp is not None:
+            # the tolerance accepts 0.5 µm of a slide that states 0.25004 µm
             while slide.mpp * scale * 2 <= max_mpp * (1 + 1e-3):
                 scale *= 2
         width, height = slide.size
@@ -56,7 +57,10 @@ class Pyramid:
 
     @property
     def levels(self) -> int:
-        """Number of levels; the last is the finest."""
+        """Number of levels; the last is the finest.
+
+        Level 0 is a single pixel, and each level has twice the sides of the one before.
+        """
         return (max(self.size) - 1).bit_length() + 1
 
     def level_size(self, level: int) -> tuple[int, int]:
@@ -149,7 +153,7 @@ def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]
     rows, columns = owners.shape
     factor = THUMBNAIL / max(rows, columns)
     width, height = np.maximum(1, np.rint(np.array([columns, rows]) * factor)).astype(int).tolist()
-    if layout.strip:
+    if layout.strip:  # a single row of cells, which would be a line
         height = THUMBNAIL // 4
     return jpeg(image, size=(width, height), method=Image.Resampling.NEAREST)
 

@@ -1,7 +1,7 @@
-"""The rival of every target that looks at images without attention: the mean of the features.
+"""A baseline without attention: a linear model of the mean of a bag's features.
 
-Its logits are linear in the mean features of a bag, with the likelihood of the run. The validation
-bags choose its ridge penalty. `probsa train` fits it, and stores its predictions with the run's.
+It has the likelihood of the run, for whatever target. The validation bags choose its ridge penalty.
+`probsa train` fits it, and stores its predictions with those of the run.
 """
 
 import copy
@@ -43,9 +43,9 @@ def fit_linear(
     linear = nn.Linear(x.shape[1], columns).double()
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
-    parameters = [*linear.parameters(), *(p for p in likelihood.parameters() if p.requires_grad)]
+    trained = [p for p in likelihood.parameters() if p.requires_grad]
     optimizer = torch.optim.LBFGS(
-        parameters,
+        [*linear.parameters(), *trained],
         max_iter=200,
         tolerance_grad=1e-9,
         tolerance_change=1e-13,
@@ -54,19 +54,21 @@ def fit_linear(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = likelihood.nll(linear(x)[:, None], y).mean()
-        value = value + decay / 2 * linear.weight.square().sum()
-        value.backward()
-        return value
+        logits = linear(x)[:, None]  # with an axis of one sample, as likelihoods expect
+        nll = likelihood.nll(logits, y).mean()
+        penalised = nll + decay / 2 * linear.weight.square().sum()
+        penalised.backward()
+        return penalised
 
     optimizer.step(loss)
     return linear
 
 
 def weigh_classes(likelihood: Likelihood, y: Tensor, *, columns: int) -> None:
-    """Weigh the classes as balanced sampling does, so that a fit sees every class equally often.
+    """Set the class weights of a likelihood so that every class counts equally in a fit.
 
-    The likelihood of the run moves the probabilities back to the prior, those of the fit as well.
+    It is for runs with balanced sampling. Their likelihood corrects the probabilities for the class
+    shares of the training bags; it then does so for the fit, too.
     """
     if isinstance(likelihood, Bernoulli | Categorical):
         likelihood.class_weights = torch.tensor(balanced_weights(y, columns)).double()
@@ -74,7 +76,7 @@ def weigh_classes(likelihood: Likelihood, y: Tensor, *, columns: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanFeatures:
-    """The fitted rival; features are standardised over the means of the training bags."""
+    """The fitted baseline; features are standardised over the means of the training bags."""
 
     mean: Float[Tensor, " d"]
     std: Float[Tensor, " d"]
@@ -90,18 +92,17 @@ class MeanFeatures:
     def write(
         self, predictions: Path, means: Mapping[str, Float[Tensor, " d"]], *, classes: Sequence[str]
     ) -> None:
-        """Write what it predicts for bags with these mean features."""
+        """Write the predictions for bags with these mean features, by the name of the bag."""
         values = self.predict(torch.stack(list(means.values())))
-        # one logit: the last class
+        # two classes with one logit have a single column, the probability of the last class
         columns = self.likelihood.outputs(classes).names[-values.shape[1] :]
-        rows = [
-            {"bag": bag, **dict(zip(columns, row, strict=True))}
-            for bag, row in zip(means, values.tolist(), strict=True)
-        ]
+        rows = []
+        for bag, bag_values in zip(means, values.tolist(), strict=True):
+            rows.append({"bag": bag, **dict(zip(columns, bag_values, strict=True))})
         write_csv(predictions / MEAN_FEATURES, ["bag", *columns], rows)
 
     def save(self, path: Path) -> None:
-        """Write the rival, atomically."""
+        """Write the baseline, atomically."""
         tensors = {"mean": self.mean, "std": self.std}
         for name, part in (("linear", self.linear), ("likelihood", self.likelihood)):
             for key, value in part.state_dict().items():
@@ -130,7 +131,8 @@ class MeanFeatures:
             linear = nn.Linear(width, columns).double()
             linear.load_state_dict(weights)
             state = stored.part("likelihood")
-            if "class_weights" not in fitted.state_dict():  # balanced sampling weighs only the fit
+            # with balanced sampling, only the fit has weights of classes, not the run's likelihood
+            if "class_weights" not in fitted.state_dict():
                 state.pop("class_weights", None)
             fitted.load_state_dict(state)
             mean = stored.tensors["mean"]
@@ -145,7 +147,7 @@ def fit_mean_features(
     validation: tuple[Float[Tensor, "validated d"], Tensor] | None,
     columns: int,
 ) -> MeanFeatures:
-    """Fit the rival for each penalty, and return that with the lowest validation NLL.
+    """Fit the baseline for each penalty, and return that with the lowest validation NLL.
 
     Args:
         likelihood: the likelihood of the run, which is not changed.
@@ -159,9 +161,10 @@ def fit_mean_features(
     std = torch.where(std > 0, std, torch.ones_like(std))
 
     def fit(ridge: float) -> MeanFeatures:
-        fitted = _copy_of(likelihood)
-        linear = fit_linear(fitted, (x - mean) / std, y, columns=columns, decay=ridge)
-        return MeanFeatures(mean=mean, std=std, linear=linear, likelihood=fitted)
+        fitted_likelihood = _copy_of(likelihood)
+        z = (x - mean) / std
+        linear = fit_linear(fitted_likelihood, z, y, columns=columns, decay=ridge)
+        return MeanFeatures(mean=mean, std=std, linear=linear, likelihood=fitted_likelihood)
 
     if validation is None:
         return fit(RIDGES[len(RIDGES) // 2])
@@ -169,12 +172,12 @@ def fit_mean_features(
     best = None
     least = torch.inf
     for ridge in RIDGES:
-        rival = fit(ridge)
+        fitted = fit(ridge)
         with torch.no_grad():
-            logits = rival.linear((x_val - mean) / std)[:, None]
-            nll = float(rival.likelihood.nll(logits, y_val).mean())
+            logits = fitted.linear((x_val - mean) / std)[:, None]
+            nll = float(fitted.likelihood.nll(logits, y_val).mean())
         if best is None or nll < least:
-            best = rival
+            best = fitted
             least = nll
     assert best is not None
     return best
@@ -188,7 +191,7 @@ def fit_run_means(
     split: Split,
     targets: Mapping[str, Target],
 ) -> MeanFeatures:
-    """Fit the rival of a run on its training part, and store it in the run folder."""
+    """Fit the baseline of a run on its training part, and store it in the run folder."""
 
     def means_and_targets(names: Sequence[str]) -> tuple[Tensor, Tensor]:
         means = [np.asarray(read(name).features, np.float64).mean(0) for name in names]
