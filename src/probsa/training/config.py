@@ -268,10 +268,10 @@ class TrainingConfig(_Checked):
     """Train an ensemble of this many models, with the seeds seed, seed + 1, … and the same bags.
     Its prediction is the mean of their probabilities."""
     assume: tuple[Assumption, ...] = ()
-    """What the members assume of where evidence lies, one after another: `none`; `one_region`, that
-    the evidence of a scan lies in one run of slices (bags with several axes: none); `negatives`,
-    that no instance of a negative bag is positive; of several classes, that a finding is in its own
-    bags alone."""
+    """What each member assumes about the place of evidence, in the order of the members: `none`;
+    `one_region`, that the evidence of a scan lies in neighbouring slices (ignored for bags with
+    several axes); `negatives`, that no instance of a negative bag is positive (of several classes:
+    that a finding is in its own bags alone)."""
     temperature_scaling: bool = False
     """After training, fit one temperature on the validation bags that makes predicted probabilities
     more or less extreme, so that they are better calibrated. It changes neither the order of bags
