@@ -1,12 +1,9 @@
 """The 95 % interval of a metric from its standard error over resampled patients.
 
-The kind of interval depends on the limits of the metric's scale:
-
-- Two limits, such as 0 and 1 of an AUROC: Wilson's score interval (JASA 1927). Its number of trials
-  is the one that would give the standard error, at most the number of patients (Korn and Graubard,
-  Survey Methodology 1998), so that an AUROC of 1 has an interval, too.
-- One limit, such as 0 of a loss: Student's interval of the logarithm of the distance from it.
-- No limit: Student's interval.
+With two limits, as 0 and 1 of an AUROC, it is Wilson's score interval (JASA 1927). Its trials are
+those that give the standard error, at most the number of patients (Korn and Graubard, Survey
+Methodology 1998), so that an AUROC of 1 has one, too. With one limit, as 0 of a loss, it is
+Student's interval of the logarithm of the distance from it; without limits, Student's interval.
 """
 
 import math
