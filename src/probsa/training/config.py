@@ -441,7 +441,7 @@ class RunKey:
         """Return what a value may stand for, the most likely first."""
         if isinstance(value, str) and self.annotation is not str:
             parsed = parse_yaml(value)
-            readings = [value]
+            readings: list[Any] = [value]
             if not isinstance(parsed, str):  # "3" is more likely a number than a text
                 readings.insert(0, parsed)
             if isinstance(parsed, list) or "," in value:  # a,b is a list, too
