@@ -34,9 +34,12 @@ TEXTS = re.compile(
 )
 """Attributes that are text."""
 MOST_EMPTY = 10_000
-"""Chunks of a dataset of which most may be missing."""
+"""Largest number of chunks of a dataset that may have most of them missing."""
 NOT_STATED = "None"
-"""What TRIDENT writes for what it does not know; an attribute that cannot be true becomes it."""
+"""The text that TRIDENT writes for a value it does not know.
+
+`attributes_of` also returns it for a number that cannot be true, such as a resolution of 0.
+"""
 UNWRITTEN = ("instance_labels", "unreadable")
 """Datasets that may be made with a shape and never be written: all have the fill value."""
 LARGEST = 1e12
@@ -148,8 +151,10 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
     chunk = int(np.prod(dataset.chunks or (), dtype=object)) * dataset.dtype.itemsize
     stated = int(np.prod(shape, dtype=object)) * dataset.dtype.itemsize
     stored = min(int(dataset.id.get_storage_size()), path.stat().st_size)
-    if stored or name not in UNWRITTEN or stated > ALWAYS_ALLOWED:
-        stated = max(stated, chunk if stored else 0)
+    may_be_unwritten = name in UNWRITTEN and stated <= ALWAYS_ALLOWED
+    if stored or not may_be_unwritten:
+        if stored:
+            stated = max(stated, chunk)  # HDF5 reads whole chunks, also of a smaller dataset
         check_size(path, what=what, stated=stated, stored=stored, again=again)
     if dataset.chunks is not None:
         counts = [-(-n // k) for n, k in zip(shape, dataset.chunks, strict=True)]
@@ -178,29 +183,37 @@ def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
     for key, value in item.attrs.items():
         try:
             attribute = _read_attribute(key, value)
-        except ValueError as error:
+        except _Unexpected as error:
             raise BagError(
                 f"{item.file.filename}: the attribute {key!r} is {str(value)[:80]!r}, expected "
-                f"{error}: correct or remove the attribute, or make the file again"
+                f"{error.expected}: correct or remove the attribute, or make the file again"
             ) from None
         if attribute is not None:
             attributes[key] = attribute
     return attributes
 
 
+class _Unexpected(ValueError):
+    """The value of an attribute is of another kind than `expected`, such as “a text”."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+
+
 def _read_attribute(key: str, value: Any) -> Any:
     """Return what an attribute states; None for a text that is empty.
 
     Raises:
-        ValueError: it is of another kind; says what is expected.
+        _Unexpected: the attribute is of another kind.
     """
     if TEXTS.fullmatch(key):
         if _is_empty(value) and not key.startswith("probsa_"):
             return None
         text = _as_text(value, errors="replace" if key == "name" else "strict")
-        # bags may have any name
-        if text is None or not (key == "name" or text.isprintable()):
-            raise ValueError("a text")
+        may_be_unprintable = key == "name"  # bags may have any name
+        if text is None or not (may_be_unprintable or text.isprintable()):
+            raise _Unexpected("a text")
         return text
     if SIZES.fullmatch(key) or key in COUNTS:
         return _read_number(key, value)
@@ -208,8 +221,13 @@ def _read_attribute(key: str, value: Any) -> Any:
 
 
 def _read_number(key: str, value: Any) -> Any:
-    """Return an attribute that is a number, or two, as it is; see `attributes_of`."""
-    expected = "a number" if key in COUNTS else "a positive number"
+    """Return an attribute that is a number, or a number for each axis; see `attributes_of`.
+
+    Raises:
+        _Unexpected: the attribute is of another kind.
+    """
+    may_be_zero = key in COUNTS
+    expected = "a number" if may_be_zero else "a positive number"
     if _is_empty(value):
         return NOT_STATED
     text = _as_text(value)
@@ -218,15 +236,15 @@ def _read_number(key: str, value: Any) -> Any:
             return NOT_STATED
         value = finite_number(text)
         if value is None:
-            raise ValueError(expected)
+            raise _Unexpected(expected)
     numbers = np.asarray(value)
-    counts = (1, 2) if key in PAIRS else (1,)
-    if numbers.dtype.kind not in "iuf" or numbers.size not in counts:
-        raise ValueError(expected)
+    sizes = (1, 2) if key in PAIRS else (1,)
+    if numbers.dtype.kind not in "iuf" or numbers.size not in sizes:
+        raise _Unexpected(expected)
     is_finite = np.isfinite(numbers)
     if (numbers[is_finite] > LARGEST).any():
-        raise ValueError(expected)
-    is_in_range = numbers >= 0 if key in COUNTS else numbers > 0
+        raise _Unexpected(expected)
+    is_in_range = numbers >= 0 if may_be_zero else numbers > 0
     return value if (is_finite & is_in_range).all() else NOT_STATED
 
 

@@ -97,10 +97,11 @@ class ResNet(Network):
     def __init__(self, *, architecture: str = "resnet50", stages: Literal[3, 4] = 4) -> None:
         network = optional("timm").create_model(architecture, num_classes=0)
         super().__init__(network)
-        self.heads = ("fc.",)
-        if stages == 3:
+        if stages == 4:
+            self.heads = ("fc.",)
+        else:
             network.layer4 = nn.Identity()
-            self.heads = ("fc.", "layer4.")
+            self.heads = ("fc.", "layer4.")  # files of weights also hold what is left out
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Return the mean over the positions of the last maps."""

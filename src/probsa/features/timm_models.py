@@ -42,7 +42,8 @@ class TimmModel(Network):
         network: Any = self.network
         config = optional("timm.data").resolve_model_data_config(network)
         size = config["input_size"][-1]
-        cropped_share = config["crop_pct"]  # of the side that is resized to
+        # timm resizes a tile to `size` / `crop_pct`, and crops its centre to `size`
+        cropped_share = config["crop_pct"]
         self.preprocessing = Preprocessing(
             size=size,
             mean=tuple(config["mean"]),

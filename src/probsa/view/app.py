@@ -34,8 +34,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-SCRIPT = "text/javascript; charset=utf-8"
-JPEG = "image/jpeg"
 
 
 def static_folder() -> Path:
@@ -64,11 +62,11 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         from starlette.routing import BaseRoute, Mount, Route
         from starlette.staticfiles import StaticFiles
     page = (static_folder() / "index.html").read_bytes()
-    routes: list[BaseRoute] = [Route("/", _answer(lambda: page, "text/html; charset=utf-8"))]
-    for address, make in ADDRESSES.items():
-        path = "/data/" + address.replace("}", ":int}")
-        kind = SCRIPT if address.endswith(".js") else JPEG
-        routes.append(Route(path, _answer(partial(make, data), kind)))
+    routes: list[BaseRoute] = [Route("/", _endpoint(lambda: page, "text/html; charset=utf-8"))]
+    for address, answer in ADDRESSES.items():
+        path = "/data/" + address.replace("}", ":int}")  # all parts that vary are numbers
+        endpoint = _endpoint(partial(answer.make, data), answer.media_type)
+        routes.append(Route(path, endpoint))
     routes.append(Mount("/static", StaticFiles(directory=static_folder())))
     middleware = [
         Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
@@ -147,13 +145,13 @@ def _same(text: str, token: str) -> bool:
     return secrets.compare_digest(text.encode(), token.encode())
 
 
-def _answer(make: Callable[..., bytes], kind: str) -> "Callable[[Request], Response]":
+def _endpoint(make: Callable[..., bytes], media_type: str) -> "Callable[[Request], Response]":
     """Return an endpoint, which starlette runs in a thread; errors of a bag are status 404."""
     from starlette.responses import PlainTextResponse, Response
 
     def endpoint(request: "Request") -> Response:
         try:
-            return Response(make(**request.path_params), media_type=kind)
+            return Response(make(**request.path_params), media_type=media_type)
         except READ_ERRORS as error:
             # a stated reason helps the user of this machine; other errors may name paths
             reason = str(error) if isinstance(error, ProbSAError) else type(error).__name__

@@ -86,7 +86,8 @@ def _write(
             if row.name in data.table.bags:
                 for address, numbers in data.files(k):
                     try:
-                        write(address.format(**numbers), ADDRESSES[address](data, **numbers))
+                        content = ADDRESSES[address].make(data, **numbers)
+                        write(address.format(**numbers), content)
                     except SlideError:  # the page counts missing parts of a damaged slide
                         if address not in OF_A_SLIDE:
                             raise

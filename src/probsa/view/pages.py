@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -72,6 +72,8 @@ THUMB = "thumb/{k}.jpg"
 PATCH = "patch/{k}_{row}.jpg"
 TILES = "tiles/{k}/{level}/{column}_{row}.jpg"
 """Addresses below `data/`, with the numbers of bags (k), classes (c) and so on."""
+SCRIPT = "text/javascript; charset=utf-8"
+JPEG = "image/jpeg"
 OF_A_SLIDE = (PATCH, TILES)
 """Addresses of pictures that are cut from a slide."""
 
@@ -477,14 +479,22 @@ def _digest(run: RunFolder) -> str:
     return digest.hexdigest()[:16]
 
 
-ADDRESSES: dict[str, Callable[..., bytes]] = {
-    SLIDES: ViewData.slides_script,
-    LIMITS: ViewData.limits_script,
-    MAP: ViewData.map_script,
-    VALUES: ViewData.values_script,
-    SLICE: ViewData.slice_script,
-    THUMB: ViewData.thumbnail,
-    PATCH: ViewData.patch,
-    TILES: ViewData.tile,
+class Answer(NamedTuple):
+    """What is at an address below `data/`."""
+
+    make: Callable[..., bytes]
+    """Returns the content from a `ViewData` and the numbers of the address."""
+    media_type: str
+
+
+ADDRESSES: dict[str, Answer] = {
+    SLIDES: Answer(ViewData.slides_script, SCRIPT),
+    LIMITS: Answer(ViewData.limits_script, SCRIPT),
+    MAP: Answer(ViewData.map_script, SCRIPT),
+    VALUES: Answer(ViewData.values_script, SCRIPT),
+    SLICE: Answer(ViewData.slice_script, SCRIPT),
+    THUMB: Answer(ViewData.thumbnail, JPEG),
+    PATCH: Answer(ViewData.patch, JPEG),
+    TILES: Answer(ViewData.tile, JPEG),
 }
 """What answers for each address below `data/`, on the server and in an export."""
