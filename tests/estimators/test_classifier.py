@@ -75,16 +75,18 @@ def test_probabilities_labels_and_scores_agree(fitted):
 
 def test_every_form_of_a_bag_gives_the_same(fitted):
     p = fitted.predict_proba(X)
-    digests = [e.name for e in fitted.explain(X)]
-    made = [Bag.from_arrays(x, c, name=d) for (x, c), d in zip(X, digests, strict=True)]
+    digests = [scores.name for scores in fitted.explain(X)]  # the names decide the random draws
+    bags = [Bag.from_arrays(x, c, name=name) for (x, c), name in zip(X, digests, strict=True)]
     tensors = [(torch.from_numpy(x), torch.from_numpy(c)) for x, c in X]
     objects = np.empty(16, dtype=object)
     objects[:] = X
-    apart = fitted.predict_proba([x for x, _ in X], coords=[c for _, c in X])
-    for same in (apart, *(fitted.predict_proba(form) for form in (made, tensors, objects))):
-        assert (same == p).all()
-    equal, labels = made_bags(size=6)
-    cube = np.stack([x for x, _ in equal])
+    for form in (bags, tensors, objects):
+        assert (fitted.predict_proba(form) == p).all()
+    separate = fitted.predict_proba([x for x, _ in X], coords=[c for _, c in X])
+    assert (separate == p).all()
+    # bags of one size may be one array
+    bags_of_six, labels = made_bags(size=6)
+    cube = np.stack([x for x, _ in bags_of_six])
     flat = MILClassifier(**ABMIL).fit(cube, labels)
     assert (flat.predict_proba(list(cube)) == flat.predict_proba(torch.from_numpy(cube))).all()
 
@@ -126,7 +128,8 @@ def test_groups_never_share_training_and_validation():
     parts = MILClassifier(**{**ABMIL, "validation": 0.5}).fit(X, Y, groups=groups).split_
     names = [bag.name for bag in as_bags(X, graph=GraphOptions())]
     group = dict(zip(names, groups, strict=True))
-    train_groups, val_groups = ({group[n] for n in part} for part in (parts.train, parts.val))
+    train_groups = {group[name] for name in parts.train}
+    val_groups = {group[name] for name in parts.val}
     assert train_groups and val_groups and not train_groups & val_groups
 
 
@@ -203,6 +206,7 @@ def test_the_example_of_the_class_runs():
 def test_errors_say_what_was_expected(changes, given, error, message):
     with pytest.raises(error, match=message) as caught:
         classifier(**changes).fit(*given)
+    # scikit-learn's checks expect a ValueError for data; a name that is unknown is a KeyError
     assert error is UnknownName or isinstance(caught.value, ValueError)
 
 
