@@ -57,6 +57,28 @@ TITLE_CHARACTER = 0.098
 """Width in inches of a bold character of the size `LARGE`, on average."""
 LINE = 0.22
 """Height in inches of a line of the size `LARGE`, rounded up."""
+TITLE_MARGIN = 0.3
+"""Inches at the sides of a page that its title and its caption leave blank, rounded up."""
+WORDS_LEFT = 0.1
+"""Inches between the left edge of a page and its title and caption."""
+PANEL_TITLE_CHARACTER = 0.078
+"""Width in inches of a character of the size `NORMAL` in the title of a panel, on average."""
+MESSAGE_CHARACTER = 0.085
+"""The same of a text in the middle of a panel, with some room at its sides."""
+NUMBER_CHARACTER = 0.075
+"""Width in inches of a digit of the size `SMALL`, rounded up."""
+NUMBER_GAP = 0.08
+"""Least inches between two numbers at an axis."""
+TEXT_WIDTH = 6.8
+"""Inches of a column of text, which small panels fill side by side."""
+SMALL_BAR = 0.82
+"""Inches beside a small panel for its colour bar, the numbers of that, and the gap to the next."""
+PANEL_HEIGHT = 4.4
+"""Height in inches of a panel, unless the tissue is wide."""
+PANEL_ASPECT = 1.2
+"""Ratio of width to height from which a panel gets lower instead of wider."""
+STACKED_WIDTH = 8.0
+"""Width in inches of panels that are stacked."""
 NARROWEST = 6.4
 """Width in inches of the narrowest page, which may have a single panel."""
 MOST_OFF = 2
@@ -94,19 +116,21 @@ class Title(NamedTuple):
 
     def fitted(self, width: float) -> str:
         """Return the first line for a page of this width in inches."""
-        room = int((width - 0.6) / TITLE_CHARACTER)
+        # with twice the margin of `wrapped`, which does not break this line then
+        room = int((width - 2 * TITLE_MARGIN) / TITLE_CHARACTER)
         if len(self.line) <= room:
             return self.line
         facts = " · ".join(self.facts)
-        keep = max(8, (room - len(facts) - 6) // 2)
+        # half of what the facts, the separators and the ellipsis leave, for each end of the name
+        kept = max(8, (room - len(facts) - 6) // 2)
         name = self.name
-        if len(name) > 2 * keep:
-            name = f"{name[:keep]}…{name[-keep:]}"
+        if len(name) > 2 * kept:
+            name = f"{name[:kept]}…{name[-kept:]}"
         return f"{name} · {facts}" if facts else name
 
     def wrapped(self, width: float) -> str:
         """Return all lines for a page of this width in inches, broken where they are too long."""
-        characters = int((width - 0.3) / TITLE_CHARACTER)
+        characters = int((width - TITLE_MARGIN) / TITLE_CHARACTER)
         return "\n".join(fill(line, characters) for line in (self.fitted(width), *self.more))
 
 
@@ -182,13 +206,16 @@ def plain_canvas(layout: Layout, *, small: bool = False) -> Canvas:
 def _panel_size(aspect: float, *, small: bool) -> tuple[float, float]:
     """Return (width, height) in inches of a panel for tissue of this ratio of width to height."""
     if small:
-        # one to three panels, each with its colour bar, across the 6.8 inches of a text
-        side_by_side = min(max(1, round(6.8 / (1.4 * aspect**0.5 + 0.82))), 3)
-        width = 6.8 / side_by_side - 0.82
+        # panels of about 1.4² square inches, one to three of them side by side
+        wanted_width = 1.4 * aspect**0.5 + SMALL_BAR
+        side_by_side = min(max(1, round(TEXT_WIDTH / wanted_width)), 3)
+        width = TEXT_WIDTH / side_by_side - SMALL_BAR
         return width, min(max(width / aspect, 0.35), 3.2)
     if aspect > STACK_FROM:
-        return 8.0, max(8.0 / aspect, 0.9)
-    return max(4.4 * min(aspect, 1.2), 1.5), min(4.4, 4.4 * 1.2 / aspect)
+        return STACKED_WIDTH, max(STACKED_WIDTH / aspect, 0.9)
+    width = max(PANEL_HEIGHT * min(aspect, PANEL_ASPECT), 1.5)
+    height = min(PANEL_HEIGHT, PANEL_HEIGHT * PANEL_ASPECT / aspect)
+    return width, height
 
 
 def slide_canvas(picture: Region, layout: Layout, *, alpha: float = ALPHA) -> Canvas:
@@ -253,12 +280,12 @@ def draw_page(
         ax = figure.add_subplot(grid[divmod(k, columns)], label=panel.name)
         axes.append(ax)
         if not panel.has_own_axes:
-            # the labels of the y-axis stand at the first panel of a row, those of the x-axis at
-            # the last of a column; large panels all have theirs
+            # the first panel of a row has the labels of the y-axis; a large panel has those of the
+            # x-axis, and of small ones and strips, the last panel of a column
             begins_row = k % columns == 0 or panels[k - 1].content is None
-            has_panel_below = k + columns < len(panels)
-            shares_x = has_panel_below and (canvas.small or canvas.layout.strip)
-            dress_axes(ax, canvas, first=begins_row, last=not shares_x)
+            ends_column = k + columns >= len(panels)
+            shares_x_axis = canvas.small or canvas.layout.strip
+            dress_axes(ax, canvas, label_y=begins_row, label_x=ends_column or not shares_x_axis)
         if isinstance(panel.content, Quantity):
             draw_panel(ax, panel.content, canvas)
         else:
@@ -286,54 +313,100 @@ def finish(
 ) -> Figure:
     """Add the title above the panels and the caption below, and give the panels their size.
 
-    Lines of the title are broken where they are too long.
-
-    `size` is that of `ax` in inches, and `share` its part of the width and the height of all
-    panels.
+    Args:
+        figure: A figure that `new_figure` made, with all its panels.
+        ax: One of the panels.
+        size: (width, height) in inches that this panel must have.
+        title: The title; its lines are broken where they are too long.
+        caption: The caption, which is broken in the same way; empty for none.
+        share: The part of this panel in the width and the height of all panels.
     """
     if isinstance(title, str):
         name, *more = title.split("\n")
         title = Title(name, more=tuple(more))
-    across, down = share
     above = figure.suptitle(" ", x=0.0, ha="left", fontsize=LARGE, fontweight="bold")
     above.set_parse_math(False)  # a name may contain a dollar sign
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(h_pad=0.08, w_pad=0.08, hspace=0.0, wspace=0.0)
     width, height = figure.get_size_inches()
+    page = _Page(
+        figure=figure,
+        engine=engine,
+        ax=ax,
+        panel_size=size,
+        share=share,
+        width=width,
+        height=height,
+    )
     with missing_letters():
-        # the room for the words depends a little on the size of the page, which depends on them:
-        # three passes settle both
-        for k in range(3):
-            engine.execute(figure)
-            box = ax.get_position()
-            page = figure.get_size_inches()
-            width += (size[0] - box.width * page[0]) / across
-            height += (size[1] - box.height * page[1]) / down
-            room = max(width, NARROWEST)
-            words = title.wrapped(room)
-            below = fill(caption, int((room - 0.3) / CHARACTER))
-            # without room for the words, the panels would collapse; one line has room already
-            if k == 0:
-                height += LINE * (len(words.splitlines()) - 1)
-            elif k == 1:
-                height += LINE * len(below.splitlines())
-            above.set(text=words, x=0.1 / room)
-            if caption and k == 1:
-                text = figure.supxlabel(
-                    below, x=0.1 / room, ha="left", fontsize=SMALL, linespacing=1.2
-                )
-                text.set_parse_math(False)
-            engine.set(rect=(0.0, 0.0, width / room, 1.0))  # a narrow page is blank at the right
-            # a page has whole pixels
-            figure.set_size_inches(
-                math.ceil(room * figure.dpi) / figure.dpi,
-                math.ceil(height * figure.dpi) / figure.dpi,
+        # the words change the size of the page, which changes a little how they are broken: each
+        # step measures the panel anew, and the last one settles both
+        page.measure()
+        text = title.wrapped(page.room)
+        page.height += LINE * (len(text.splitlines()) - 1)  # one line has room already
+        above.set(text=text, x=WORDS_LEFT / page.room)
+        page.resize()
+
+        page.measure()
+        above.set(text=title.wrapped(page.room), x=WORDS_LEFT / page.room)
+        if caption:
+            text = fill(caption, int((page.room - TITLE_MARGIN) / CHARACTER))
+            page.height += LINE * len(text.splitlines())
+            below = figure.supxlabel(
+                text, x=WORDS_LEFT / page.room, ha="left", fontsize=SMALL, linespacing=1.2
             )
+            below.set_parse_math(False)
+        page.resize()
+
+        page.measure()
+        above.set(text=title.wrapped(page.room), x=WORDS_LEFT / page.room)
+        page.resize()
         engine.execute(figure)
     figure.set_layout_engine("none")
     _round_to_pixels(figure, size)
     return figure
+
+
+@dataclass(kw_only=True, slots=True)
+class _Page:
+    """The size of a page, which is made such that its panels have theirs.
+
+    What is added to `height` before `resize` is room for words, without which the panels would
+    collapse.
+    """
+
+    figure: Figure
+    engine: ConstrainedLayoutEngine
+    ax: Axes
+    panel_size: tuple[float, float]
+    """(width, height) in inches that the panel `ax` must have."""
+    share: tuple[float, float]
+    """The part of this panel in the width and the height of all panels."""
+    width: float
+    """Inches that the panels and their words take."""
+    height: float
+
+    @property
+    def room(self) -> float:
+        """Width of the page in inches."""
+        return max(self.width, NARROWEST)
+
+    def measure(self) -> None:
+        """Lay the page out, and change its size by what all panels are too small or too large."""
+        self.engine.execute(self.figure)
+        box = self.ax.get_position()
+        page_width, page_height = self.figure.get_size_inches()
+        self.width += (self.panel_size[0] - box.width * page_width) / self.share[0]
+        self.height += (self.panel_size[1] - box.height * page_height) / self.share[1]
+
+    def resize(self) -> None:
+        """Give the page this size, in whole pixels; a narrow page is blank at its right."""
+        self.engine.set(rect=(0.0, 0.0, self.width / self.room, 1.0))
+        dpi = self.figure.dpi
+        self.figure.set_size_inches(
+            math.ceil(self.room * dpi) / dpi, math.ceil(self.height * dpi) / dpi
+        )
 
 
 def _round_to_pixels(figure: Figure, size: tuple[float, float]) -> None:
@@ -341,24 +414,27 @@ def _round_to_pixels(figure: Figure, size: tuple[float, float]) -> None:
 
     The layout is right to about a pixel: what is nearly as wide or high as a panel is one.
     """
-    page = figure.get_size_inches() * figure.dpi
+    page_size = figure.get_size_inches() * figure.dpi
     panel_size = np.rint(np.array(size) * figure.dpi)
     for ax in figure.axes:
         box = ax.get_position()
-        corner = np.rint(box.min * page)
-        extent = np.rint(box.size * page)
-        extent = np.where(np.abs(extent - panel_size) <= MOST_OFF, panel_size, extent)
-        ax.set_position((*corner / page, *extent / page))
+        corner = np.rint(box.min * page_size)
+        box_size = np.rint(box.size * page_size)
+        is_panel = np.abs(box_size - panel_size) <= MOST_OFF  # in width, in height
+        box_size = np.where(is_panel, panel_size, box_size)
+        left, bottom = corner / page_size
+        width, height = box_size / page_size
+        ax.set_position((left, bottom, width, height))
 
 
-def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
+def dress_axes(ax: Axes, canvas: Canvas, *, label_y: bool, label_x: bool) -> None:
     """Set limits, ticks and labels of a panel.
 
     Args:
         ax: The panel.
         canvas: What the panel is drawn on.
-        first: Whether it is the first panel of its row, which labels the y-axis.
-        last: Whether it is the last panel of its column, which labels the x-axis.
+        label_y: Whether the y-axis has numbers and a label.
+        label_x: Whether the x-axis has them.
     """
     layout = canvas.layout
     width, height = canvas.size
@@ -370,14 +446,15 @@ def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
         step = _tick_step(canvas)
         middle = (layout.corners[:, 0] + layout.side / 2)[::step]
         ax.set_yticks([])
-        ax.set_xticks(middle, layout.numbers[::step] if last else [""] * len(middle))
+        numbers_of_slices = layout.numbers[::step]
+        ax.set_xticks(middle, numbers_of_slices if label_x else [""] * len(middle))
     else:
         _set_ticks(ax.xaxis, bins=max(1, int(width / 0.9)), unit=canvas.mpp or 1.0)
         _set_ticks(ax.yaxis, bins=max(2, int(height / 0.6)), unit=canvas.mpp or 1.0)
-        ax.tick_params(labelleft=first, labelbottom=last)
-        if first and (height > 1.2 or not canvas.small):
+        ax.tick_params(labelleft=label_y, labelbottom=label_x)
+        if label_y and (height > 1.2 or not canvas.small):
             ax.set_ylabel("y (µm)" if canvas.mpp else layout.y_label, fontsize=SMALL)
-    if last:
+    if label_x:
         ax.set_xlabel("x (µm)" if canvas.mpp else layout.x_label, fontsize=SMALL)
 
 
@@ -385,7 +462,7 @@ def _tick_step(canvas: Canvas) -> int:
     """Return 1 to label every slice of a strip, or 2, 5, … so that the numbers do not overlap."""
     layout = canvas.layout
     longest = max(len(number) for number in layout.numbers)
-    label_width = longest * 0.075 + 0.08
+    label_width = longest * NUMBER_CHARACTER + NUMBER_GAP
     slice_width = canvas.size[0] / (canvas.extent[1] - canvas.extent[0])
     for step in (1, 2, 5, 10, 20, 50, 100, 200, 500):
         if step * slice_width >= label_width:
@@ -394,7 +471,10 @@ def _tick_step(canvas: Canvas) -> int:
 
 
 def _set_ticks(axis: Axis, *, bins: int, unit: float) -> None:
-    """Set ticks at round numbers, in the unit that the axis is labelled with."""
+    """Set up to about `bins` ticks at round numbers, in the unit of the axis' label.
+
+    `unit` is the size of the unit of the axis in that of the label.
+    """
     low, high = sorted(v * unit for v in axis.get_view_interval())
     round_numbers = MaxNLocator(bins, **ROUND).tick_values(low, high)
     ticks = [float(v) for v in round_numbers if low <= v <= high]
@@ -404,7 +484,8 @@ def _set_ticks(axis: Axis, *, bins: int, unit: float) -> None:
 def set_title(ax: Axes, text: str, canvas: Canvas, *, note: str = "", beside: float = 0.0) -> None:
     """Write the title of a panel and a note below it, in lines that fit the panel.
 
-    A strip is wide and low: there the note follows the title in the same line.
+    A strip is wide and low: there the note follows the title in the same line. Small panels have no
+    note: they would all repeat it, and a note elsewhere states it once.
 
     Args:
         ax: The panel.
@@ -418,7 +499,7 @@ def set_title(ax: Axes, text: str, canvas: Canvas, *, note: str = "", beside: fl
         text = f"{text} · {note}" if note else text
     elif not canvas.small:
         width = canvas.size[0] + beside + 0.1
-        text = fill(text, int(width / 0.078))
+        text = fill(text, int(width / PANEL_TITLE_CHARACTER))
         note = fill(note, int(width / CHARACTER))
         if note:
             ax.annotate(
@@ -441,7 +522,7 @@ def draw_panel(ax: Axes, q: Quantity, canvas: Canvas) -> None:
     if q.absent:
         set_title(ax, q.title, canvas)
         ax.set(facecolor="white", xticks=[], yticks=[], xlabel="")
-        text = q.absent if canvas.layout.strip else fill(q.absent, int(width / 0.085))
+        text = q.absent if canvas.layout.strip else fill(q.absent, int(width / MESSAGE_CHARACTER))
         ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=NORMAL)
         return
     set_title(ax, q.title, canvas, note=q.note, beside=0.7)
@@ -486,7 +567,8 @@ def draw_bar(
     if cax is None:
         room |= {"fraction": BAR / across, "aspect": length / BAR}
     bar = ax.figure.colorbar(ScalarMappable(q.norm, q.kind.colours), extend=_extend(q), **room)
-    bar.ax.set_label(f"{ax.get_label()} bar" if cax is None else f"{q.key} bar")
+    bar_of = ax.get_label() if cax is None else q.key  # axes for the bar may stand below any panel
+    bar.ax.set_label(f"{bar_of} bar")
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     bar.ax.tick_params(labelsize=SMALL, length=2)
     if q.kind.words:
@@ -521,7 +603,8 @@ def _bar_ticks(q: Quantity) -> list[float]:
     if q.flat:
         return [(low + high) / 2]
     finite = q.values[np.isfinite(q.values)]
-    # a single value has limits around it, which are no values of the bag
+    # `flat` is stated of kinds that span a bag; the limits of others with a single value lie around
+    # it, and are no values of the bag
     if q.kind.limits is None and len(finite) and np.ptp(finite) == 0:
         only = float(finite[0])
         if low <= only <= high:
@@ -543,7 +626,8 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     """Write a figure as a PNG, atomically."""
     path = Path(path)
     with replacing(path) as temporary, missing_letters():
-        if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # see `finish`
-            FigureCanvasAgg(figure).print_png(temporary)  # unlike savefig, it draws once
+        if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+            # `finish` has laid this page out; unlike `savefig`, this draws it once
+            FigureCanvasAgg(figure).print_png(temporary)
         else:
             figure.savefig(temporary, format="png")
