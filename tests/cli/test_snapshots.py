@@ -17,6 +17,7 @@ from support.refused_commands import CASES, write_place
 from support.subjects import command
 
 import probsa
+from probsa.cli import terminal
 from probsa.cli.doctor import Check
 from probsa.cli.entry import COMMANDS
 from probsa.evaluation import write_predictions
@@ -109,6 +110,8 @@ def transcripts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
+        for console in (terminal.OUT, terminal.ERR):  # so wide that no path is broken
+            patch.setattr(console, "width", 200)
         patch.setattr("probsa.cli.doctor.examine", lambda: iter(checks))
         patch.chdir(made)
         for name in COMMANDS:

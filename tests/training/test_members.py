@@ -149,7 +149,9 @@ def test_a_point_mass_does_not_assume_negatives(tmp_path, reporter):
 
 
 def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypatch):
-    monkeypatch.setattr(localisation, "FALSE", 0.6)  # at 0.15, the level of these bags is near 0
+    monkeypatch.setattr(
+        localisation, "MAX_FALSE_SHARE", 0.6
+    )  # at 0.15, the level of these bags is near 0
     config = evidence_config(tmp_path / "data", bags=60, signal=8.0, epochs=15, select="last")
     run = train(config, tmp_path / "run")
     level = load_checkpoint(run.best).metadata["arguments"]["level"]

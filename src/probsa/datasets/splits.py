@@ -435,17 +435,15 @@ def read_splits_metadata(folder: Path | str) -> dict[str, Any]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
         version = metadata["probsa_splits"]
-        entries = metadata["splits"]
-        for entry in entries:
-            # raises if an entry is not a mapping with these keys
-            entry["file"], entry["origin"]
+        # raises if an entry is not a mapping with these keys
+        files = [(entry["file"], entry["origin"]) for entry in metadata["splits"]]
     except FileNotFoundError as error:
         raise TableError(f"there are no stored splits: {path} is missing") from error
     except (ValueError, TypeError, KeyError) as error:
         raise TableError(f"{path} is damaged: {advice}") from error
     if version != VERSION:
         raise TableError(f"{path} is of version {version}, this probsa reads {VERSION}")
-    if not entries:
+    if not files:
         raise TableError(f"{path} lists no splits: {advice}")
     return metadata
 

@@ -162,5 +162,6 @@ class PredictionsMetadata:
             if name == "more":
                 entries |= value
             elif value not in NOT_STORED:
-                entries[name] = value
+                # as JSON holds it
+                entries[name] = list(value) if isinstance(value, tuple) else value
         return entries
