@@ -325,3 +325,9 @@ def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
 )
 def test_probabilities_in_texts(p, others, text):
     assert of_chance(p, *others) == text
+
+
+def test_the_map_of_a_grade_is_that_of_the_called_one():
+    p = Predicted(np.array((0.1, 0.2, 0.7)), np.zeros(3), Outputs(GRADES))
+    assert TASKS["ordinal"].column(p) == 2
+    assert TASKS["ordinal"].column(p, 2) == 1  # of two steps, that below the called grade
