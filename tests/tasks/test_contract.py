@@ -12,6 +12,7 @@ import probsa
 from probsa.core import Outputs
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, Stated, TargetData, of_chance, task_of_classes
+from probsa.tasks.events import time_columns
 
 N = 40
 GRADES = ("low", "mid", "high")
@@ -331,3 +332,13 @@ def test_the_map_of_a_grade_is_that_of_the_called_one():
     p = Predicted(np.array((0.1, 0.2, 0.7)), np.zeros(3), Outputs(GRADES))
     assert TASKS["ordinal"].column(p) == 2
     assert TASKS["ordinal"].column(p, 2) == 1  # of two steps, that below the called grade
+
+
+def test_a_column_that_speaks_of_censoring_is_no_time_unless_it_has_a_unit():
+    header = ["survival", "survival_censored", "months_to_censoring", "followup", "status_time"]
+    assert time_columns(header) == [
+        "months_to_censoring",
+        "status_time",
+        "survival",
+        "followup",
+    ]
