@@ -237,6 +237,22 @@ def faithfulness_of(report):
     return next((s for s in report.sections if s.key == "faithfulness"), None)
 
 
+@pytest.mark.parametrize(
+    "ranks", [(0.2, 0.8), (0.9, 0.95, 0.4), (-0.5, 0.9, 0.6), (0.99, 0.2), (0.5,) * 3]
+)
+def test_the_mean_rank_correlation_of_few_bags_stays_between_minus_1_and_1(ranks):
+    """Of the first pair, version 0.2 gave .50 [-3.32, 4.32]."""
+    curves = [stored(f"b{k}", 0.1, rank=rank) for k, rank in enumerate(ranks)]
+    draws = Draws.patients(np.ones(len(ranks)), groups=None, resamples=500, seed=0)
+    found = mean_curves_metrics(curves, draws=draws, response=ANY_VALUE)["rank_correlation"]
+    assert found.value == pytest.approx(np.mean(ranks))
+    if found.no_interval is None:
+        assert -1 <= found.low <= found.value <= found.high <= 1
+    else:
+        assert found.low is None
+        assert found.high is None
+
+
 def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     curves = [stored(f"b{k}", 0.02 * k, rank=0.1 * k) for k in range(8)]
     predicted(tmp_path / "p", curves)
