@@ -4,7 +4,7 @@ The slides of a patient are joined to one bag: they share a softmax, but no edge
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, chain
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import BagError
 from .graph_options import GraphChoice, GraphOrigin, as_graph_options
 from .graphs import build_graph, degrees, undirected
-from .segments import segment_index
+from .segments import Segments
 from .store import BagKind, make_bag
 
 Label = int | float | Tensor | None
@@ -132,10 +132,15 @@ class Bag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bags:
-    """A mini-batch of bags with `n` instances in total; bag b is `x[offsets[b]:offsets[b + 1]]`."""
+    """A mini-batch of bags with `n` instances in total; bag b is `x[offsets[b]:offsets[b + 1]]`.
+
+    Whatever the host must know of the batch in a step is made when the bags are packed, so that no
+    step waits for a device.
+    """
 
     x: Float[Tensor, "n features"]
-    offsets: Int[Tensor, " bags_plus_1"]
+    segments: Segments
+    """Which rows belong to which bag."""
     edges: Int[Tensor, "2 e"]
     """Rows of `x`, bag by bag; undirected, each pair once with i < j, no self-loops."""
     weights: Float[Tensor, " e"]
@@ -155,19 +160,26 @@ class Bags:
     slide: Int[Tensor, " n"] | None = None
     """Index of each instance's slide within its bag; None unless every bag states its slides."""
     covariates: Float[Tensor, "bags d"] | None = None
-    sizes: tuple[int, ...] = field(init=False)
-    """Number of instances in each bag, as Python ints, so that loops need no device transfer."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(self.offsets.diff().tolist()))
+    label_range: tuple[float, float] | None = None
+    """The smallest and the largest label, as the host knows them; None if there is no label."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
+    def sizes(self) -> Segments:
+        """Number of instances in each bag: `segments` is a tuple of them."""
+        return self.segments
+
+    @property
+    def offsets(self) -> Int[Tensor, " bags_plus_1"]:
+        """The first row of each bag, and the number of rows."""
+        return self.segments.offsets
+
+    @property
     def bag(self) -> Int[Tensor, " n"]:
         """The index of each instance's bag, ascending."""
-        return segment_index(self.sizes, self.x.device)
+        return self.segments.index
 
     @property
     def degrees(self) -> Float[Tensor, " n"]:
@@ -176,14 +188,14 @@ class Bags:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Bags":
         """Return the bags on another device; `dtype`, if given, applies to the features only."""
-        tensors: dict[str, Tensor] = {}
+        moved: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.init and isinstance(value, Tensor):
-                tensors[f.name] = value.to(device)
+            if isinstance(value, Tensor | Segments):
+                moved[f.name] = value.to(device)
         if dtype is not None:
-            tensors["x"] = tensors["x"].to(dtype)
-        return replace(self, **tensors)
+            moved["x"] = moved["x"].to(dtype)
+        return replace(self, **moved)
 
 
 def as_array(values: object) -> Shaped[np.ndarray, "..."]:
@@ -226,32 +238,41 @@ def pack(bags: Sequence[Bag]) -> Bags:
         _check(bag)
     bags = [replace(bag, **_unique_graph(bag)) for bag in bags]
     device = bags[0].x.device
-    sizes = [len(bag) for bag in bags]
+    labels = _labels(bags)
     strides = tuple(bag.stride for bag in bags)
     has_strides = any(stride is not None for stride in strides)
     covariates = [bag.covariates for bag in bags if bag.covariates is not None]
     return Bags(
         **_join_tensors(bags),
-        offsets=torch.tensor([0, *sizes]).cumsum(0).to(device),
-        y=_stack_labels(bags, device),
+        segments=Segments.of([len(bag) for bag in bags], device),
+        y=None if labels is None else labels.to(device),
+        label_range=_label_range(labels),
         names=tuple(bag.name for bag in bags),
         stride=strides if has_strides else None,
         covariates=torch.stack(covariates) if covariates else None,
     )
 
 
-def _stack_labels(bags: Sequence[Bag], device: torch.device) -> Tensor | None:
-    """Return the labels of bags as a tensor; None if no bag has one."""
+def _labels(bags: Sequence[Bag]) -> Tensor | None:
+    """Return the labels of bags as one tensor of the host; None if no bag has one."""
     labels: list[Tensor] = []
     for bag in bags:
         if bag.y is not None:
-            label = torch.as_tensor(bag.y)
+            label = torch.as_tensor(bag.y).cpu()
             # a label of one value is a number, whatever its shape
             labels.append(label.reshape(()) if label.numel() == 1 else label.flatten())
     if not labels:
         return None
     y = torch.stack(labels)
-    return (y if y.is_floating_point() else y.long()).to(device)
+    return y if y.is_floating_point() else y.long()
+
+
+def _label_range(labels: Tensor | None) -> tuple[float, float] | None:
+    """Return the smallest and the largest of some labels; NaN if one of them is missing."""
+    if labels is None:
+        return None
+    values = labels.numpy()
+    return float(values.min()), float(values.max())
 
 
 def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
@@ -341,13 +362,12 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
     For the classes of a model, which have values of their own for the instances of the same bags.
     """
     n = len(bags.x)
-    copy = torch.arange(count, device=bags.offsets.device)
-    offsets = (n * copy[:, None] + bags.offsets[:-1]).flatten()
-    copy_of_edge = copy.to(bags.edges.device).repeat_interleave(bags.edges.shape[1])
+    first_rows = n * torch.arange(count, device=bags.edges.device)
+    edges = bags.edges[:, None] + first_rows[:, None]
     return Bags(
         x=bags.x.new_empty(n * count, 0),
-        offsets=torch.cat([offsets, offsets.new_tensor([n * count])]),
-        edges=bags.edges.repeat(1, count) + n * copy_of_edge,
+        segments=bags.segments.repeated(count),
+        edges=edges.flatten(1),
         weights=bags.weights.repeat(count),
         y=None,
         names=bags.names * count,

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
+from ..core import without_autocast
 from ..errors import InputError
 from ._base import Card, Encoder
 from ._registry import register
@@ -155,7 +156,7 @@ class Handcrafted(Encoder):
                 f"{self.name} needs patches of {SMALLEST} pixels or more, got {width} by {height}"
             )
         patches_at_once = max(1, PIXELS // (height * width))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return torch.cat([self._numbers(part.float()) for part in x.split(patches_at_once)])
 
     def _numbers(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:

@@ -36,7 +36,6 @@ from .pooling import pool as pool
 from .pooling import pool_vectors as pool_vectors
 from .pooling import sampled_weights as sampled_weights
 from .pooling import weigh as weigh
-from .pooling import without_autocast as without_autocast
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
 from .probsa_pooling import PooledBags as PooledBags

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, Rate, check_value
+from ..core import Bags, PositiveInt, Rate, check_value, without_autocast
 from ..errors import InputError
 from ..variational import (
     Diagonal,
@@ -143,7 +143,7 @@ class AttentionPosterior(nn.Module):
     def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
         """Return q; a field needs the `bags`, for their graphs."""
         t = full_precision(self.trunk(h))
-        with torch.autocast(t.device.type, enabled=False):
+        with without_autocast(t):
             mean = self.mean(t)
             if self.columns is None:
                 mean = mean[:, 0]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import PositiveInt, check_value, segment_mean, segment_topk
+from ..core import PositiveInt, Segments, as_segments, check_value, segment_mean, segment_topk
 from .smooth_svm import smooth_top1_svm
 
 InstanceLoss = Literal["ce", "svm"]
@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
     """The classifier that each instance is given to."""
     targets: Int[Tensor, " m"]
     """1 if the instance counts as evidence of that class, else 0."""
-    sizes: Sequence[int]
+    sizes: Segments
     """Number of selected instances of each bag."""
 
 
@@ -88,19 +88,18 @@ class InstanceEvidence(nn.Module):
             y: Class of each bag.
             sizes: Number of instances of each bag.
         """
-        counts = torch.tensor(sizes, device=y.device)
+        segments = as_segments(sizes, y.device)
         score = score.detach().view(len(score), -1)
         # a shift of 0 is the bag's own class
         for shift in range(len(self.classifiers) if self.others else 1):
             c = (y + shift) % len(self.classifiers)
             column = c if score.shape[1] > 1 else torch.zeros_like(c)
-            s = score.gather(1, column.repeat_interleave(counts)[:, None])[:, 0]
+            s = score.gather(1, segments.spread(column)[:, None])[:, 0]
             bag_rows = segment_topk(s, sizes, k=self.k)
             targets = [torch.full_like(rows, int(shift == 0)) for rows in bag_rows]
             if shift == 0:
                 least = segment_topk(s, sizes, k=self.k, largest=False)
                 bag_rows = [torch.cat(pair) for pair in zip(bag_rows, least, strict=True)]
                 targets = [torch.cat([ones, torch.zeros_like(ones)]) for ones in targets]
-            lengths = [len(rows) for rows in bag_rows]
-            classes = c.repeat_interleave(torch.tensor(lengths, device=c.device))
-            yield Chosen(torch.cat(bag_rows), classes, torch.cat(targets), lengths)
+            chosen = Segments.of([len(rows) for rows in bag_rows], c.device)
+            yield Chosen(torch.cat(bag_rows), chosen.spread(c), torch.cat(targets), chosen)

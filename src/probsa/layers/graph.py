@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..core import Bags, segment_index, segment_max
+from ..core import Bags, Segments, is_on_cpu, segment_max
 
 BLOCK = 1 << 24
 """Largest number of elements of a temporary tensor with one row per arc: 64 MB in float32."""
@@ -33,7 +33,7 @@ class Arcs:
     weights: Float[Tensor, " a"]
     starts: Int[Tensor, " n"]
     """Index of the first arc of each row."""
-    sizes: tuple[int, ...]
+    sizes: Segments
     """Number of instances of each bag."""
 
     def __len__(self) -> int:
@@ -52,12 +52,12 @@ def arcs_of(
     rows: Int[Tensor, " a"],
     columns: Int[Tensor, " a"],
     weights: Float[Tensor, " a"],
-    sizes: tuple[int, ...],
+    sizes: Segments,
 ) -> Arcs:
     """Sort the arcs of a packed batch, given in any order."""
     # 32-bit integers are sorted by radix, which takes a twentieth of the time
     order = torch.sort(rows.int(), stable=True).indices
-    counts = torch.bincount(rows, minlength=sum(sizes))
+    counts = rows.new_zeros(len(sizes.index)).index_add(0, rows, torch.ones_like(rows))
     return Arcs(
         rows=rows[order],
         columns=columns[order],
@@ -129,10 +129,11 @@ def aggregate_softmax(
     """
     tm = t * m
     top = segment_max(tm.detach(), arcs.sizes)
-    tm = tm - top[segment_index(arcs.sizes, m.device)]
+    tm = tm - top[arcs.sizes.index]
     # exp(−limit), its inverse, and their products with gradients must stay normal numbers.
     limit = 0.45 * math.log(torch.finfo(m.dtype).max)
-    if tm.numel() and bool(tm.detach().min() < -limit):
+    # another device is not asked for the smallest value: each target has its own c there
+    if not is_on_cpu(tm) or (tm.numel() and bool(tm.detach().numpy().min() < -limit)):
         channels = m.split(max(1, BLOCK // max(1, len(arcs.rows))), 1)
         sums = [checkpoint(_by_arc, arcs, part, t, use_reentrant=False) for part in channels]
         return torch.cat(sums, 1)

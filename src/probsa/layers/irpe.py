@@ -18,6 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..core import without_autocast
+
 ALPHA = 1.9
 BETA = 3.8
 GAMMA = 15.2
@@ -125,7 +127,7 @@ class RelativeAttention:
 
     def weights(self, rows: slice) -> Float[Tensor, "h b t"]:
         """Return softmax(scale · qkᵀ + bias) of these queries, in float32 or better."""
-        with torch.autocast(self.q.device.type, enabled=False):
+        with without_autocast(self.q):
             wide = torch.promote_types(self.q.dtype, torch.float32)
             q, k = self.q[:, rows].to(wide) * self.scale, self.k.to(wide)
             logits = q @ k.mT

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import ClusterCount, HeadCount, Rate, StepCount
+from ..core import ClusterCount, HeadCount, Rate, StepCount, without_autocast
 from ..errors import InputError
 from .attention import full_precision
 
@@ -82,7 +82,7 @@ class BagAttention:
         It approximates a row of softmax(Q Kᵀ/√d): entries may be negative, and their sum is not
         exactly 1.
         """
-        with torch.no_grad(), torch.autocast(self.q.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(self.q):
             scale = self.q.shape[2] ** -0.5
             f = (self.q[:, [index]] @ self.k_bar.mT * scale).softmax(-1)
             weights = f @ self.inverse
@@ -140,7 +140,7 @@ class NystromLayer(nn.Module):
         m = options.landmarks
         qkv = self.qkv(self.norm(x)).unflatten(1, (3, options.heads, -1)).permute(1, 2, 0, 3)
         bags: list[BagAttention] = []
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             for part, n in zip(full_precision(qkv).split(list(sizes), 2), sizes, strict=True):
                 width = -(-n // m)  # rounded up, so that there are at most m windows
                 if not options.mask_padding:
@@ -157,7 +157,7 @@ class NystromLayer(nn.Module):
         """Return the update of each token, from the result of `look`."""
         updates = []
         for bag, n in zip(bags, sizes, strict=True):
-            with torch.autocast(bag.q.device.type, enabled=False):
+            with without_autocast(bag.q):
                 attended = bag.result()
                 if self.convolution:
                     attended = attended + self.convolution(bag.v[None])[0]

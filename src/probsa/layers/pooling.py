@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import segment_softmax, segment_sum
+from ..core import as_segments, is_on_cpu, segment_softmax, segment_sum, without_autocast
 from ..variational import BLOCK
 
 Scores = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
@@ -83,7 +83,7 @@ def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, 
     Bags have `sizes` instances, one bag after another.
     """
     with without_autocast(values):
-        if not scores.is_cuda:
+        if is_on_cpu(scores):
             # bag by bag: what one of them needs fits into the cache
             scores_of_bags = scores.split(list(sizes), -1)
             values_of_bags = values.split(list(sizes), -1)
@@ -124,11 +124,6 @@ def pool_vectors(
 ) -> Float[Tensor, "bags samples d"]:
     """Return z = Hᵀ softmax(f_s) of each sample, for a classifier that is not linear: O(N·D·S)."""
     return pool(f.T, h.to(f.dtype).T, sizes)
-
-
-def without_autocast(like: Tensor) -> torch.autocast:
-    """Turn autocast off: a sum over 10⁴ instances in bfloat16 would be wrong by 0.4 %."""
-    return torch.autocast(like.device.type, enabled=False)
 
 
 class SampledWeights(NamedTuple):
@@ -178,7 +173,7 @@ class WeightSums:
 def sampled_weights(f: Float[Tensor, "n samples *classes"], sizes: Sequence[int]) -> SampledWeights:
     """Return what the samples of packed bags say about the weights of their instances."""
     a = segment_softmax(f, sizes)
-    counts = torch.tensor(sizes, device=f.device)
-    uniform = counts.to(a.dtype).reciprocal().repeat_interleave(counts)
+    segments = as_segments(sizes, f.device)
+    uniform = segments.spread(segments.counts.to(a.dtype).reciprocal())
     above = (a > uniform.view(-1, *[1] * (a.ndim - 1))).to(a.dtype).mean(1)
     return SampledWeights(a.mean(1), a.var(1, correction=0), above)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, draw_key, random_stream
+from ..core import Bags, draw_key, random_stream, without_autocast
 from ..variational import (
     FieldOptions,
     Posterior,
@@ -20,7 +20,7 @@ from ..variational import (
     prior_of,
 )
 from .attention import AttentionPosterior, PosteriorKind, Trunk
-from .pooling import pool_vectors, sampled_weights, without_autocast
+from .pooling import pool_vectors, sampled_weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,7 @@ class ProbSAPooling(nn.Module):
         if q.stochastic:
             is_deterministic = generator is None and not self.training
             key = self.seed if is_deterministic else draw_key(generator)
-            generators = [random_stream(key, name, device=q.mean.device) for name in bags.names]
+            generators = [random_stream(key, name) for name in bags.names]
         count = self.options.samples if self.training else self.options.predict_samples
         with without_autocast(h):
             f = q.sample(count, Streams(bags.sizes, generators)).T
@@ -105,7 +105,7 @@ class ProbSAPooling(nn.Module):
             prior = self.attention.prior.prior(bags)
         kl = q.kl(prior, bags)
         if self.kl_reduction == "mean":
-            kl = kl / bags.offsets.diff()
+            kl = kl / bags.segments.counts
         return PooledBags(
             vectors=pool_vectors(f, h.to(f.dtype), bags.sizes),
             attention=q,

@@ -13,6 +13,7 @@ from ..core import (
     FeatureCount,
     Rate,
     Width,
+    without_autocast,
 )
 from ..layers import (
     Activation,
@@ -34,7 +35,6 @@ from ..layers import (
     pool_vectors,
     sampled_weights,
     weigh,
-    without_autocast,
 )
 from ..variational import (
     FieldOptions,
@@ -206,7 +206,7 @@ class AttentionModel(Model):
         return torch.stack([self._reduced(v.detach(), bags).sum() for v in parts])
 
     def _reduced(self, value: Float[Tensor, " bags"], bags: Bags) -> Float[Tensor, " bags"]:
-        return value / bags.offsets.diff() if self.kl_reduction == "mean" else value
+        return value / bags.segments.counts if self.kl_reduction == "mean" else value
 
     def monitored(self) -> dict[str, float]:
         learned = self.attention.prior

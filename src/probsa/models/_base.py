@@ -17,6 +17,7 @@ from ..core import (
     Seed,
     draw_key,
     random_stream,
+    without_autocast,
 )
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, Predictive, likelihood_of
@@ -179,7 +180,7 @@ class Model(nn.Module, ABC):
             )
         if self.covariates is None:
             return out
-        with torch.autocast(out.logits.device.type, enabled=False):
+        with without_autocast(out.logits):
             effect = self.covariates(bags.covariates).to(out.logits.dtype)[:, None]
         explanation = out.explanation
         if explanation is not None:
@@ -229,7 +230,7 @@ class Model(nn.Module, ABC):
         """
         is_deterministic = generator is None and not self.training
         key = self.seed if is_deterministic else draw_key(generator)
-        return [random_stream(key, name, device=bags.x.device) for name in bags.names]
+        return [random_stream(key, name) for name in bags.names]
 
     def instance_scores(self, bags: Bags, out: Output) -> Posterior:
         """Return the instance scores that evaluation and maps show, by default the attention.
@@ -340,10 +341,11 @@ class Model(nn.Module, ABC):
         if not self.likelihood.of_classes:
             return bags.y
         top = self.top_label
-        if bool(((bags.y < 0) | (bags.y > top)).any()):
+        lowest, highest = bags.label_range or (0, 0)
+        if lowest < 0 or highest > top:
             raise InputError(
-                f"labels go from {float(bags.y.min()):g} to {float(bags.y.max()):g}, "
-                f"but n_classes={self.n_classes} means 0 to {top}"
+                f"labels go from {lowest:g} to {highest:g}, but n_classes={self.n_classes} means "
+                f"0 to {top}"
             )
         return bags.y
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..core import without_autocast
 from ..layers import BagExplainer
 from ..variational import Categorical, Findings, Likelihood, Posterior
 
@@ -138,7 +139,7 @@ def explain_pooling(
         likelihood: Turns logits into probabilities.
     """
     explainers = []
-    with torch.autocast(g.device.type, enabled=False):  # the sums need full precision
+    with without_autocast(g):  # the sums need full precision
         for f_bag, g_bag in zip(f.split(list(sizes), -1), g.split(list(sizes)), strict=True):
             explainer = BagExplainer(bias=bias.detach().to(g.dtype), likelihood=likelihood)
             explainer.add(f_bag, g_bag.T)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from ..core import (
     Bags,
     NonNegativeFloat,
+    without_autocast,
 )
 from ..errors import InputError
-from ..layers import BagExplainer, Readout, without_autocast
+from ..layers import BagExplainer, Readout
 from ..variational import Posterior, negative_instances, probability_positive
 from ._attention import AttentionModel
 from ._base import Output, Provenance, ScoreKind

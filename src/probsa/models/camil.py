@@ -20,6 +20,7 @@ from ..core import (
     StepCount,
     Width,
     segment_softmax,
+    without_autocast,
 )
 from ..layers import (
     AttentionPosterior,
@@ -114,7 +115,7 @@ class CAMIL(Model):
         m = torch.lerp(t, ell, ell.sigmoid())
         q = self.attention(t)
         z = pool_vectors(q.rsample(1), m, bags.sizes)
-        with torch.autocast(t.device.type, enabled=False):
+        with without_autocast(t):
             logits = self.classifier(z)
         extras = {"neighbour_score": e.detach()}
         return Output(logits=logits, attention=q, likelihood=self.likelihood, extras=extras)

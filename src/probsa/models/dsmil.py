@@ -23,6 +23,7 @@ from ..core import (
     Seed,
     Width,
     segment_argmax,
+    without_autocast,
 )
 from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent
@@ -121,7 +122,7 @@ class DSMIL(Model):
         q = full_precision(self.query(h))
         v = full_precision(self.value(h))
         # in bfloat16 logits would tie, and sums over 10⁴ instances would be off by 0.4 %
-        with torch.autocast(h.device.type, enabled=False):
+        with without_autocast(h):
             c = self.instance_classifier(full_precision(h))
             critical = segment_argmax(c.detach(), bags.sizes)
             top = c.gather(0, critical)
@@ -174,7 +175,7 @@ class DSMIL(Model):
         if self.n_classes > 1 or self.bag_score != "bag":
             return None
         assert conv.bias is not None
-        with torch.autocast(v.device.type, enabled=False):
+        with without_autocast(v):
             g = F.linear(v, conv.weight[:, 0])
         scores = attention.T[:, None]
         return explain_pooling(scores, g, bags.sizes, bias=conv.bias, likelihood=self.likelihood)

@@ -24,13 +24,17 @@ from ..core import (
     Rate,
     SampleCount,
     Seed,
+    Segments,
+    Sizes,
     StepCount,
     StepOrNoneCount,
     Width,
-    segment_index,
+    as_segments,
+    rows_on,
     segment_mean,
     segment_softmax,
     segment_sum,
+    without_autocast,
 )
 from ..layers import AttentionPosterior, Embed, Widths
 from ..variational import Dirac
@@ -46,7 +50,7 @@ class Groups:
 
     of: Int[Tensor, "n samples"]
     """The group of each instance."""
-    sizes: Int[Tensor, " groups"]
+    sizes: Segments
     """Number of instances of each group, in every partition."""
 
     def softmax(self, e: Float[Tensor, " n"]) -> Float[Tensor, "n samples"]:
@@ -73,14 +77,17 @@ def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_grou
 
     The first N mod G groups have one more instance; a bag of N < G instances has N groups.
     """
-    n = torch.tensor(sizes, device=noise.device)[:, None]
-    has_one_more = torch.arange(n_groups, device=n.device) < n % n_groups
-    group_sizes = (n // n_groups + has_one_more).flatten()
-    bag = segment_index(sizes, noise.device)[:, None].expand(noise.shape)
+    group_sizes: list[int] = []
+    for n in sizes:
+        smaller, remainder = divmod(n, n_groups)
+        group_sizes += [smaller + 1] * remainder
+        group_sizes += [smaller] * (n_groups - remainder)
+    bag = as_segments(sizes, noise.device).index[:, None].expand(noise.shape)
     order = order_within(noise, bag)
     # the group of each place in that order, brought back to the order of the instances
-    groups = torch.repeat_interleave(group_sizes)[:, None].expand_as(order)
-    return Groups(of=torch.empty_like(order).scatter(0, order, groups), sizes=group_sizes)
+    groups = Segments.of(group_sizes, noise.device)
+    of_place = groups.index[:, None].expand_as(order)
+    return Groups(of=torch.empty_like(order).scatter(0, order, of_place), sizes=groups)
 
 
 class ResidualBlock(nn.Module):
@@ -215,12 +222,14 @@ class DTFDMIL(Model):
         groups = self.groups(bags, noise=noise, generator=generator)
         h = self.instances(bags)
         e = self.attention(h).mean
-        with torch.autocast(e.device.type, enabled=False):
+        with without_autocast(e):
             h = h.to(e.dtype)  # half precision is too coarse for sums over 10⁴ instances
             a = groups.softmax(e)
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
-            features, sizes = self.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
+            features, sizes = self.distilled(
+                h, a, pooled, cam=cam, e=e, groups=groups, sizes=bags.sizes
+            )
             logits = self.second_tier(features if self.joint else features.detach(), sizes)
             scores = self.scores(e.detach(), cam, bags)
             group_logits = self.classifier(self.dropout(pooled))
@@ -241,8 +250,9 @@ class DTFDMIL(Model):
         group_logits = zip(out.extras["group_logits"], counts, strict=True)
         # without the empty groups of small bags
         logits = torch.cat([bag_logits[:count] for bag_logits, count in group_logits])
-        nll = self.likelihood.nll(logits, y[segment_index(counts, y.device)])
-        return {**terms, "group_nll": segment_mean(nll, counts).mean()}
+        groups = Segments.of(counts, y.device)
+        nll = self.likelihood.nll(logits, groups.spread(y))
+        return {**terms, "group_nll": segment_mean(nll, groups).mean()}
 
     def groups(
         self, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
@@ -252,8 +262,8 @@ class DTFDMIL(Model):
             samples = 1 if self.training else self.predict_samples
             parts = []
             for n, stream in zip(bags.sizes, self.streams(bags, generator), strict=True):
-                parts.append(torch.rand(n, samples, generator=stream, device=stream.device))
-            noise = torch.cat(parts)
+                parts.append(torch.rand(n, samples, generator=stream))
+            noise = torch.cat(parts).to(bags.x.device, non_blocking=True)
         return partition(noise, bags.sizes, n_groups=self.n_groups)
 
     def pool(
@@ -276,11 +286,13 @@ class DTFDMIL(Model):
         cam: Float[Tensor, "n classes"],
         e: Float[Tensor, " n"],
         groups: Groups,
+        sizes: Sizes,
     ) -> tuple[Float[Tensor, "m samples d"], list[int]]:
         """Return the input of tier 2, and its number of vectors per bag."""
-        sizes = groups.sizes.view(len(pooled), self.n_groups)
         if self.distill == "afs":
-            return pooled.flatten(0, 1)[groups.sizes > 0], (sizes > 0).sum(1).tolist()
+            filled = [group for group, size in enumerate(groups.sizes) if size]
+            counts = [min(self.n_groups, n) for n in sizes]
+            return pooled.flatten(0, 1).index_select(0, rows_on(h.device, filled)), counts
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
             key = e[:, None] if self.distill == "mas" else self.margin(a[..., None] * cam[:, None])
@@ -289,9 +301,9 @@ class DTFDMIL(Model):
         places: list[int] = []  # in `ranked`
         counts: list[int] = []
         start = 0
-        for group_sizes in sizes.tolist():
+        for first in range(0, len(groups.sizes), self.n_groups):
             bag_places: list[int] = []
-            for n in group_sizes:
+            for n in groups.sizes[first : first + self.n_groups]:
                 end = start + n
                 k = min(self.instances_per_group or n, n)
                 bag_places += range(start, start + k)
@@ -300,21 +312,22 @@ class DTFDMIL(Model):
                 start = end
             places += bag_places
             counts.append(len(bag_places))
-        return h[ranked[torch.tensor(places, device=h.device)]], counts
+        return h[ranked[rows_on(h.device, places)]], counts
 
     def second_tier(
         self, features: Float[Tensor, "m samples d"], sizes: list[int]
     ) -> Float[Tensor, "bags samples classes"]:
         """Pool the distilled vectors of each bag by attention, and return the bags' logits."""
         e = self.bag_attention(features.flatten(0, 1)).mean.view(features.shape[:2])
-        a = segment_softmax(e, sizes)
-        return self.bag_classifier(self.dropout(segment_sum(a[..., None] * features, sizes)))
+        segments = as_segments(sizes, e.device)
+        a = segment_softmax(e, segments)
+        return self.bag_classifier(self.dropout(segment_sum(a[..., None] * features, segments)))
 
     def scores(
         self, e: Float[Tensor, " n"], cam: Float[Tensor, "n classes"], bags: Bags
     ) -> Float[Tensor, "n *classes"]:
         """Return p_n with attention over the whole bag: σ(N a_n (W₁ − W₀)·h_n)."""
-        n = bags.offsets.diff()[bags.bag]
+        n = bags.segments.counts[bags.bag]
         weighted = (segment_softmax(e, bags.sizes) * n)[:, None] * cam
         return weighted.softmax(1) if cam.shape[1] > 2 else self.margin(weighted).sigmoid()
 

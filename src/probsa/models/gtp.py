@@ -27,6 +27,7 @@ from ..core import (
     StepCount,
     Width,
     segment_sum,
+    without_autocast,
 )
 from ..layers import Arcs, Embed, TransformerLayer, Widths, both_ways, propagate, row_sum
 from ..variational import Dirac, Posterior
@@ -121,7 +122,7 @@ class GTP(Model):
         del unused  # the model is deterministic
         a = graph(bags, weighted=self.weighted, dtype=self.class_token.dtype)
         h, s = self.nodes(self.embed(bags.x), a)
-        with torch.autocast(h.device.type, enabled=False):
+        with without_autocast(h):
             soft = s.softmax(1)
             pooled, gram = pool_clusters(soft, h, bags.sizes)
             extras = {"mincut": mincut(soft, a), "ortho": ortho(gram)}
@@ -148,7 +149,7 @@ class GTP(Model):
         self, x: Float[Tensor, "n i"], a: Arcs
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n clusters"]]:
         """Return H from the first layer's output, and the cluster logits of each instance."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             h = self.gcn(x.to(self.class_token.dtype), a)
             return h, self.assign(h)
 
@@ -182,7 +183,7 @@ class GTP(Model):
             bags = bags.to("cpu")
             model = model.cpu()
         model = model.double()
-        with torch.autocast(bags.x.device.type, enabled=False):
+        with without_autocast(bags.x):
             x = torch.cat([model.embed(v.double()) for v in bags.x.split(ROWS)])
             h, s = model.nodes(x, graph(bags, weighted=model.weighted, dtype=x.dtype))
             soft = s.softmax(1)

@@ -26,6 +26,7 @@ from ..core import (
     StepCount,
     Width,
     segment_mean,
+    without_autocast,
 )
 from ..errors import BagError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths, full_precision
@@ -200,7 +201,7 @@ class IIBMIL(Model):
         weights = t.new_empty(len(x), t.shape[1])
         for layer in self.decoder:
             t, weights = layer(t, x, bags.sizes)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             logits = self.classifier(full_precision(t).flatten(1))
             instance_logits = self.instance_classifier(self.norm(x))
             similarity = (x.detach().to(self.prototypes.dtype) @ self.prototypes.T).softmax(1)

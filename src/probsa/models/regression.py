@@ -20,6 +20,7 @@ from ..core import (
     NonNegativeFloat,
     Seed,
     segment_mean,
+    without_autocast,
 )
 from ..errors import InputError
 from ..variational import Dirac
@@ -85,7 +86,7 @@ class LinearModel(Model):
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
-        with torch.autocast(bags.x.device.type, enabled=False):
+        with without_autocast(bags.x):
             z = (bags.x - self.mean) / self.deviation
             g = nn.functional.linear(z, self.linear.weight)
             scores = g + self.linear.bias
@@ -99,7 +100,7 @@ class LinearModel(Model):
             explanation = explain_pooling(f, g, bags.sizes, bias=bias, likelihood=likelihood)
             explanation = replace(explanation, probability=likelihood.probability(scores))
         instance_scores = scores[:, 0] if self.n_classes == 1 else scores
-        weight = torch.ones_like(scores) / bags.offsets.diff()[bags.bag, None]
+        weight = torch.ones_like(scores) / bags.segments.counts[bags.bag, None]
         weight = weight.view_as(instance_scores)
         return Output(
             logits=logits,

@@ -25,6 +25,7 @@ from ..core import (
     Seed,
     StepCount,
     Width,
+    without_autocast,
 )
 from ..errors import InputError
 from ..layers import (
@@ -373,7 +374,7 @@ class SETMIL(Model):
         last = self.blocks[-1]
         assert isinstance(last, Block)
         head, rows = last.class_rows(z, places)
-        with torch.autocast(head.device.type, enabled=False):
+        with without_autocast(head):
             logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
         scores = []  # the class token's weights of the instances' cells
         for a, bag_map in zip(rows, maps, strict=True):

@@ -26,6 +26,7 @@ from ..core import (
     StepCount,
     UnitInterval,
     Width,
+    without_autocast,
 )
 from ..layers import (
     ACTIVATIONS,
@@ -81,7 +82,7 @@ class SmAttention(nn.Module):
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
         """Return the instance vectors, smoothed if `early`, and f."""
         # in half precision the spectral norm would be off by 0.4 %
-        with torch.autocast(h.device.type, enabled=False):
+        with without_autocast(h):
             first, last = self.first.weight, self.last.weight
         if self.where == "early":
             h = self.sm(h, arcs)
@@ -89,7 +90,7 @@ class SmAttention(nn.Module):
         if self.where == "mid":
             v = self.sm(v, arcs)
         t = self.activation(v).to(last.dtype)
-        with torch.autocast(t.device.type, enabled=False):
+        with without_autocast(t):
             f = F.linear(t, last)
         return h, (self.sm(f, arcs) if self.where == "late" else f)[:, 0]
 

@@ -19,6 +19,7 @@ from ..core import (
     Bags,
     FeatureCount,
     StepCount,
+    without_autocast,
 )
 from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
 from ..variational import Dirac
@@ -159,7 +160,7 @@ class TransMIL(Model):
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
         tokens, attention = self.encoder.encode(self.embed(bags.x), bags.sizes)
-        with torch.autocast(bags.x.device.type, enabled=False):
+        with without_autocast(bags.x):
             classes = torch.stack([x[0] for x in tokens])
             logits = self.classifier(self.encoder.norm(classes))
         scores: list[Tensor] = []

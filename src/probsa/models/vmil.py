@@ -26,6 +26,7 @@ from ..core import (
     segment_max,
     segment_mean,
     segment_sum,
+    without_autocast,
 )
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
@@ -193,5 +194,5 @@ def threshold(q: Float[Tensor, " n"], sizes: Sizes, *, gamma: float) -> Float[Te
 
 def _logit(head: nn.Linear, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """Apply the head in full precision: log-odds rounded to 8 bits would tie."""
-    with torch.autocast(h.device.type, enabled=False):
+    with without_autocast(h):
         return head(h.to(head.weight.dtype))[:, 0]

@@ -219,7 +219,7 @@ class Field(Posterior):
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return samples m + L⁻ᵀε, with a number ε for each instance."""
         noise = streams.repeated(self._classes).normal(count, like=self.nu.detach())
-        f = self._samples(torch.cat(noise, 1))
+        f = self._samples(noise)
         return f if self.nu.ndim == 1 else f.view(len(f), self._classes, -1).movedim(1, 0)
 
     def _samples(self, noise: Float[Tensor, "s n"]) -> Float[Tensor, "s n"]:
@@ -280,7 +280,7 @@ class Field(Posterior):
         has_same_kappa = torch.equal(prior.kappa_of(bags, dtype=kappa.dtype), kappa)
         if not has_same_kappa or not self.prior.has_form_of(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
-        sizes = self._bags.offsets.diff()
+        sizes = self._bags.segments.counts
         # d log|Q| = tr(S diag(dτ)), with the value 0 here
         change = segment_sum(self._probed[0] * self._change, self._bags.sizes)
         log_det = self._gmrf.log_determinants() + change

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..core import Bags
+from ..core import Bags, without_autocast
 from ..errors import InputError
 from .dissection import Level, dissect, levels_of
 
@@ -64,7 +64,7 @@ class GMRF:
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
-            with torch.autocast(like.device.type, enabled=False):
+            with without_autocast(like):
                 yield
         finally:
             torch.set_num_threads(threads)

@@ -77,7 +77,7 @@ def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
     low = -segment_max(-place, bags.sizes)
     high = segment_max(place, bags.sizes)
     # N places on k axes have N^(1/k) places a side
-    sides = bags.offsets.diff().double() ** (1 / place.shape[1]) - 1
+    sides = bags.segments.counts.double() ** (1 / place.shape[1]) - 1
     step = (high - low).amax(1) / sides.clamp_min(1)
     return (place - low[bags.bag]) / torch.where(step > 0, step, 1.0)[bags.bag, None]
 

@@ -14,7 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags, draw_key, random_stream, segment_sum
+from ..core import (
+    Bags,
+    Segments,
+    Sizes,
+    as_segments,
+    counted_normal,
+    draw_key,
+    is_on_cpu,
+    random_stream,
+    segment_sum,
+)
 from ..errors import InputError
 from .priors import Prior
 
@@ -37,14 +47,15 @@ class Streams:
 
     def __init__(
         self,
-        sizes: Sequence[int],
+        sizes: Sizes,
         generators: Sequence[torch.Generator] = (),
         *,
         noise: Float[Tensor, "n samples"] | None = None,
     ) -> None:
-        self.sizes = list(sizes)
+        self.sizes = as_segments(sizes)
         self.generators = list(generators)
         self.noise = noise
+        self._drawn = 0
         if noise is not None and len(noise) != sum(sizes):
             raise InputError(
                 f"noise has {len(noise)} rows, but these bags have {sum(sizes)} instances: give a "
@@ -52,21 +63,24 @@ class Streams:
             )
         self._repeated: dict[int, Streams] = {1: self}
 
-    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "samples _"]]:
+    def normal(self, count: int, *, like: Tensor) -> Float[Tensor, "samples n"]:
         """Return the next `count` numbers of each instance, or all of the noise that is given.
 
         They have the dtype and device of `like`. Rows that are drawn in multiples of 16, the last
-        at least 16, are those of one large draw.
+        at least 16, are those of one large draw. On a CPU, each bag's generator draws; elsewhere,
+        the numbers follow from its seed.
         """
         if self.noise is not None:
-            return [part.T for part in self.noise.to(like).split(self.sizes)]
-        noise = [like.new_empty(count, n) for n in self.sizes]
-        for bag_noise, generator in zip(noise, self.generators, strict=True):
-            # a GPU's numbers depend on how many are drawn together
-            blocks = bag_noise.split(16) if like.is_cuda else [bag_noise]
-            for block in blocks:
-                block.normal_(generator=generator)
-        return noise
+            return self.noise.to(like).T.contiguous()
+        if not is_on_cpu(like):
+            seeds = [generator.initial_seed() for generator in self.generators]
+            first = self._drawn
+            self._drawn += count
+            return counted_normal(seeds, self.sizes, count, first=first, like=like)
+        parts: list[Tensor] = []
+        for n, generator in zip(self.sizes, self.generators, strict=True):
+            parts.append(like.new_empty(count, n).normal_(generator=generator))
+        return torch.cat(parts, 1)
 
     def repeated(self, classes: int) -> "Streams":
         """Return the streams of all bags of each class in turn; the first has the bags' own."""
@@ -75,9 +89,9 @@ class Streams:
             for _ in range(1, classes):
                 for generator in self.generators:
                     key = draw_key(generator)
-                    generators.append(random_stream(key, "class", device=generator.device))
+                    generators.append(random_stream(key, "class"))
             noise = None if self.noise is None else self.noise.repeat(classes, 1)
-            self._repeated[classes] = Streams(self.sizes * classes, generators, noise=noise)
+            self._repeated[classes] = Streams(self.sizes.repeated(classes), generators, noise=noise)
         return self._repeated[classes]
 
 
@@ -138,8 +152,11 @@ class Posterior(ABC):
         """Return samples of all instances from one generator, or from noise that is given."""
         generators: list[torch.Generator] = []
         if noise is None:
-            generators = [generator or random_stream(draw_key(None), device=self.mean.device)]
-        streams = Streams([len(self.mean)], generators, noise=noise)
+            if generator is None or not is_on_cpu(self.mean):
+                # elsewhere, numbers follow from a seed, which must be another in every call
+                generator = random_stream(draw_key(generator))
+            generators = [generator]
+        streams = Streams(Segments.of([len(self.mean)], self.mean.device), generators, noise=noise)
         return self.sample(samples, streams).movedim(-1, 0).movedim(-1, 1)
 
 
@@ -193,7 +210,7 @@ class Diagonal(Posterior):
         """Return f = μ + σ ⊙ ε."""
         if self.mean.ndim == 2:
             streams = streams.repeated(self.mean.shape[1])
-        noise = torch.cat(streams.normal(count, like=self.mean.detach()), 1)
+        noise = streams.normal(count, like=self.mean.detach())
         if self.mean.ndim == 2:
             noise = noise.view(len(noise), self.mean.shape[1], -1).movedim(1, 0)
         # (*classes, 1, n)
@@ -218,7 +235,7 @@ class Diagonal(Posterior):
         kl = segment_sum(prior.energies(self.mean + self.level, bags) + 0.5 * spread, bags.sizes)
         if not exact:
             return kl
-        n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)
+        n = bags.segments.counts.to(kl.dtype)
         log_det = prior.log_determinant(bags).to(kl.dtype)
         if prior.is_proper:
             return kl - 0.5 * n - 0.5 * log_det

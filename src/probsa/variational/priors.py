@@ -111,7 +111,7 @@ class Dirichlet(Prior):
             pairs = -w * scale[i] * scale[j]
         if not isinstance(self.kappa, Tensor):
             return 2 * self.kappa * diagonal, 2 * self.kappa * pairs
-        factor = (2 * self.kappa.to(dtype)).repeat_interleave(bags.offsets.diff())
+        factor = bags.segments.spread(2 * self.kappa.to(dtype))
         return factor * diagonal, factor[i] * pairs
 
     def energies(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " n"]:
@@ -135,7 +135,7 @@ class Dirichlet(Prior):
             at_instance = at_instance.sum(1)
         kappa = self.kappa
         if isinstance(kappa, Tensor):
-            kappa = kappa.to(f.dtype).repeat_interleave(bags.offsets.diff())
+            kappa = bags.segments.spread(kappa.to(f.dtype))
         return kappa * at_instance.index_add(0, i, w * squares)
 
     @property
@@ -172,7 +172,7 @@ class Dirichlet(Prior):
         starts = bags.offsets[:-1]
         added = torch.where(diagonal[starts] > 0, diagonal[starts], 1)
         field = GMRF(diagonal.index_add(0, starts, added), pairs, bags=bags)
-        return field.log_determinants() + (bags.offsets.diff() / added).log()
+        return field.log_determinants() + (bags.segments.counts / added).log()
 
     def _check_connected(self, bags: Bags) -> None:
         """Refuse a bag whose prior without a ridge leaves the level of a component open."""
