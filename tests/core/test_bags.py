@@ -201,8 +201,12 @@ def test_elsewhere_and_in_another_dtype_the_bags_stay_the_same():
     for field in dataclasses.fields(Bags):
         if field.name != "x":
             before, after = getattr(bags, field.name), getattr(moved, field.name)
-            same = torch.equal(before, after) if torch.is_tensor(before) else before == after
-            assert same, field.name
+            if field.name == "elimination":
+                assert before.plans == after.plans
+            elif torch.is_tensor(before):
+                assert torch.equal(before, after), field.name
+            else:
+                assert before == after, field.name
 
 
 def test_selected_instances_keep_their_graph_among_themselves():

@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probsa import Bag, pack
-from probsa.core import grid
+from probsa.core import elimination, grid
 from probsa.errors import InputError
 from probsa.models import build
+from probsa.models._explanation import normal_points
 from probsa.variational import Dirichlet, Field, Posterior, field, gmrf, priors
 
 
@@ -30,8 +31,8 @@ def path(request, monkeypatch):
     `blocks` makes bags of more than 3 instances count as large, with leaves of 4 instances.
     """
     if request.param == "blocks":
-        monkeypatch.setattr(gmrf, "DENSE", 3)
-        monkeypatch.setattr(gmrf, "LEAF", 4)
+        monkeypatch.setattr(elimination, "DENSE", 3)
+        monkeypatch.setattr(elimination, "LEAF", 4)
     return request.param
 
 
@@ -159,7 +160,7 @@ def test_a_slide_is_solved_exactly_with_and_without_coordinates(coords):
     n = len(bag.x)
     precision = dense(bag, tau[:n], kappa=0.7, ridge=0.05)[1]
     fronts = q._gmrf._factors[-1].fronts
-    assert n > 2 * gmrf.DENSE and len(fronts) > 3
+    assert n > 2 * elimination.DENSE and len(fronts) > 3
     # about n log n numbers, and not the n² of a dense matrix
     assert sum(f.inverse.numel() + f.border.numel() for f in fronts) < 110 * n
     mean = torch.linalg.solve(precision, tau[:n] * nu[:n])
@@ -272,7 +273,7 @@ def test_no_ridge_another_prior_and_graphs_that_are_too_large_are_refused(monkey
     q = Field(*statements(3), prior=Dirichlet(kappa=1.0), bags=bags)
     with pytest.raises(InputError, match="prior"):
         q.kl(Dirichlet(kappa=2.0), bags)
-    monkeypatch.setattr(gmrf, "LARGEST", 1000)
+    monkeypatch.setattr(elimination, "LARGEST", 1000)
     bags = pack([lattice_bag(30)])
     q = Field(*statements(len(bags.x)), prior=Dirichlet(), bags=bags)
     with pytest.raises(InputError, match="'slide True'"):
@@ -309,6 +310,8 @@ def test_a_step_and_a_prediction_need_no_float64_where_there_is_none(monkeypatch
         )
     bags = pack(chains)
     model = build(name, in_dim=4, embed=8, attention_dim=4, samples=3, predict_samples=5)
+    bags.elimination.make()
+    normal_points(1)  # constants, made once on the host
     with NoDouble():
         out = model(bags, generator=torch.Generator().manual_seed(0))
         sum(model.losses(out, bags).values()).backward()

@@ -22,6 +22,9 @@ from .bags import join_bags as join_bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
+from .elimination import Elimination as Elimination
+from .elimination import GraphPlan as GraphPlan
+from .elimination import Tree as Tree
 from .encoder_names import EncoderName as EncoderName
 from .faults import is_fault as is_fault
 from .files import NOT_ON_WINDOWS as NOT_ON_WINDOWS

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
+from .elimination import Elimination, GraphPlan
 from .graph_options import GraphChoice, GraphOrigin, as_graph_options
 from .graphs import build_graph, degrees, undirected
 from .segments import Segments
@@ -58,6 +59,9 @@ class Bag:
     """Encoded clinical covariates of the bag's patient."""
     graph: tuple[GraphOrigin, ...] = ()
     """How the graph was made, one entry per slide; empty if the edges were given as they are."""
+    plan: GraphPlan | None = None
+    """What is computed once of these edges; None if nothing is kept. Of other edges, it is not
+    used."""
 
     @classmethod
     def from_arrays(
@@ -160,6 +164,10 @@ class Bags:
     slide: Int[Tensor, " n"] | None = None
     """Index of each instance's slide within its bag; None unless every bag states its slides."""
     covariates: Float[Tensor, "bags d"] | None = None
+    host_coords: Shaped[Tensor, "n axes"] | None = None
+    """`coords` in the memory of the CPU, wherever the others are."""
+    elimination: Elimination
+    """How a field on the bags' graphs is eliminated."""
     label_range: tuple[float, float] | None = None
     """The smallest and the largest label, as the host knows them; None if there is no label."""
 
@@ -191,7 +199,7 @@ class Bags:
         moved: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, Tensor | Segments):
+            if f.name != "host_coords" and isinstance(value, Tensor | Segments | Elimination):
                 moved[f.name] = value.to(device)
         if dtype is not None:
             moved["x"] = moved["x"].to(dtype)
@@ -242,15 +250,26 @@ def pack(bags: Sequence[Bag]) -> Bags:
     strides = tuple(bag.stride for bag in bags)
     has_strides = any(stride is not None for stride in strides)
     covariates = [bag.covariates for bag in bags if bag.covariates is not None]
+    tensors = _join_tensors(bags)
+    coords = tensors["coords"]
     return Bags(
-        **_join_tensors(bags),
+        **tensors,
+        host_coords=None if coords is None else coords.cpu(),
         segments=Segments.of([len(bag) for bag in bags], device),
+        elimination=Elimination([_plan(bag) for bag in bags], [bag.name for bag in bags]),
         y=None if labels is None else labels.to(device),
         label_range=_label_range(labels),
         names=tuple(bag.name for bag in bags),
         stride=strides if has_strides else None,
         covariates=torch.stack(covariates) if covariates else None,
     )
+
+
+def _plan(bag: Bag) -> GraphPlan:
+    """Return the plan that is kept with a bag's edges, or a new one."""
+    if bag.plan is not None and bag.plan.edges is bag.edges:
+        return bag.plan
+    return GraphPlan(bag.edges, len(bag), bag.coords)
 
 
 def _labels(bags: Sequence[Bag]) -> Tensor | None:
@@ -367,6 +386,7 @@ def repeat_bags(bags: Bags, count: int) -> Bags:
     return Bags(
         x=bags.x.new_empty(n * count, 0),
         segments=bags.segments.repeated(count),
+        elimination=bags.elimination.repeated(count),
         edges=edges.flatten(1),
         weights=bags.weights.repeat(count),
         y=None,

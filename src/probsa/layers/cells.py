@@ -37,6 +37,15 @@ class Cells:
     def __len__(self) -> int:
         return len(self.row)
 
+    def to(self, device: torch.device) -> "Cells":
+        """Return the cells on another device, without waiting for it."""
+        return Cells(
+            row=self.row.to(device, non_blocking=True),
+            col=self.col.to(device, non_blocking=True),
+            height=self.height,
+            width=self.width,
+        )
+
     def find(self, row: Int[Tensor, " *w"], col: Int[Tensor, " *w"]) -> Int[Tensor, " *w"]:
         """Return the index of each given cell, or `len(cells)` if it is not one of the tokens."""
         keys = self.row * self.width + self.col
@@ -107,14 +116,16 @@ def _neighbours(at: Tensor, stride: int, *, last: int) -> list[tuple[Tensor, Ten
 def grid_cells(bags: Bags) -> list[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]:
     """Return row and column of each bag's instances: ⌊(coords − min) / stride⌉ within the bag.
 
-    The slices of a scan form one column.
+    The slices of a scan form one column. All of it is computed and stays on the CPU, which must
+    know the size of a map.
 
     Raises:
         BagError: If coordinates have more than two axes or are not finite, or a stride is invalid.
     """
     assert bags.coords is not None, "models check this"
+    coords = bags.coords.cpu() if bags.host_coords is None else bags.host_coords
     strides = bags.stride or (None,) * len(bags)
-    bag_coords = bags.coords.split(list(bags.sizes))
+    bag_coords = coords.split(list(bags.sizes))
     places = []
     for name, stride, c in zip(bags.names, strides, bag_coords, strict=True):
         if c.shape[1] not in (1, 2) or not bool(c.isfinite().all()):
@@ -125,7 +136,7 @@ def grid_cells(bags: Bags) -> list[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]:
         if c.shape[1] == 1:
             c = torch.cat([torch.zeros_like(c), c], 1)  # the slices of a scan are one column
         if stride is None:
-            stride = check_stride(c.detach().cpu(), stride=None, name=name)
+            stride = check_stride(c, stride=None, name=name)
         if not 0 < stride < float("inf"):
             raise BagError(f"bag {name!r}: its stride is {stride}, not a distance above 0")
         c = c.double()

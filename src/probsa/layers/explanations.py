@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core import is_on_cpu
 from ..errors import InputError
 from ..variational import Categorical, Likelihood
 from .pooling import Scores, Values, Weights
@@ -200,11 +201,14 @@ class BagExplainer:
         v: Float[Tensor, "classes _ n"],
     ) -> None:
         """Compute the logit without an instance of most weight from the weights of the others."""
-        at = (a.amax(-1) > LARGEST).nonzero()
-        if not len(at):
-            return
         if a.shape[-1] == 1:  # an empty bag has the logit of the bias
             rest.zero_()
+            return
+        if not is_on_cpu(a):
+            _mend_tops(rest, scores, a, v)
+            return
+        at = (a.amax(-1) > LARGEST).nonzero()
+        if not len(at):
             return
         top = a[at.unbind(1)].argmax(1, keepdim=True)
         others = a[at.unbind(1)].scatter(1, top, 0.0)
@@ -217,6 +221,21 @@ class BagExplainer:
         for c in [at[:, 0]] if a.ndim == 3 else torch.arange(len(rest)).split(1):
             values = v[c, sample if v.shape[1] > 1 else 0]
             rest[c, sample, top[:, 0]] = (others * values).sum(1)
+
+
+def _mend_tops(
+    rest: Float[Tensor, "classes s n"],
+    scores: Scores,
+    a: Weights,
+    v: Float[Tensor, "classes _ n"],
+) -> None:
+    """Do the same for the instance of most weight of every sample, without asking which need it."""
+    weight, top = a.max(-1, keepdim=True)
+    others = scores.scatter(-1, top, -torch.inf).softmax(-1)
+    logit = (others * v).sum(-1, keepdim=True)
+    places = top.expand_as(logit)
+    mended = torch.where(weight > LARGEST, logit, rest.gather(-1, places))
+    rest.scatter_(-1, places, mended)
 
 
 def _total_probability(

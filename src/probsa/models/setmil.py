@@ -195,7 +195,7 @@ def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
 def cell_means(h: Float[Tensor, "n d"], place: Tensor, count: int) -> Float[Tensor, "t d"]:
     """Return the mean of the instances in each of so many cells; 0 in an empty cell."""
     total = h.new_zeros(count, h.shape[1]).index_add(0, place, h)
-    shared = torch.bincount(place, minlength=count).clamp_min(1)
+    shared = place.new_zeros(count).index_add(0, place, torch.ones_like(place)).clamp_min(1)
     return total / shared[:, None].to(h.dtype)
 
 
@@ -312,14 +312,15 @@ class SETMIL(Model):
 
     def lay_out(self, bags: Bags) -> list[TokenMap]:
         """Place the instances of each bag on its map."""
-        self.check_coords(bags)
+        device = self.check_coords(bags).device
         maps = []
         for row, col in grid_cells(bags):
             height = int(row.max()) + 1
             width = int(col.max()) + 1
             cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
             tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
-            maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
+            place = cells.find(row, col).to(device, non_blocking=True)
+            maps.append(TokenMap(cells=cells.to(device), place=place, tokens=tokens.to(device)))
         return maps
 
     def reduced(self, h: Float[Tensor, "n c"], maps: Sequence[TokenMap]) -> Float[Tensor, "t r"]:

@@ -6,29 +6,18 @@ instances. A small bag is a tree of one node; those of similar sizes are the nod
 Autograd records nothing of this.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..core import Bags, without_autocast
-from ..errors import InputError
-from .dissection import Level, dissect, levels_of
+from ..core import Bags, Tree, is_on_cpu, without_autocast
 
-DENSE = 256
-"""Bags of at most this many instances are not dissected."""
-STEP = 16
-"""Small bags are filled up to a multiple of this many instances, and computed together."""
-LEAF = 80
-"""Largest number of instances of a leaf of larger bags."""
 SEVERAL = 100_000
 """Smallest number of instances whose products are computed by several threads."""
-LARGEST = 1 << 29
-"""Largest number of elements of a bag's matrices: 4 GB in double precision."""
 PROBES = 16
 """Number of random vectors from which `GMRF.probed` makes its estimates."""
 
@@ -49,11 +38,14 @@ class GMRF:
     def __init__(
         self, diagonal: Float[Tensor, " n"], pairs: Float[Tensor, " e"], *, bags: Bags
     ) -> None:
-        self._offsets = bags.offsets.tolist()
+        self._n = len(diagonal)
+        self._elimination = bags.elimination
         self._threads = 1 if len(diagonal) < SEVERAL else torch.get_num_threads()
-        filled = torch.cat([diagonal, torch.ones_like(diagonal[:1])])
-        with self._context(filled):
-            self._factors = [Factor(filled, pairs, tree) for tree in _trees(bags)]
+        # the rows that fill up nodes have a 1 on the diagonal
+        values = torch.cat([diagonal, torch.ones_like(diagonal[:1]), pairs])
+        with self._context(values):
+            trees = self._elimination.trees(values.device)
+            self._factors = [Factor(values, tree) for tree in trees]
 
     @contextmanager
     def _context(self, like: Tensor) -> Iterator[None]:
@@ -62,7 +54,8 @@ class GMRF:
         Beside other jobs, threads wait for one another longer than such products take.
         """
         threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads)
+        if is_on_cpu(like):
+            torch.set_num_threads(self._threads)
         try:
             with without_autocast(like):
                 yield
@@ -78,7 +71,6 @@ class GMRF:
             for factor in self._factors:
                 for step in steps:
                     step(factor, x)
-                    x[-1] = 0  # NaN of one bag must not reach others
         return x[:-1].T.contiguous()
 
     def solve(self, b: Float[Tensor, "r n"]) -> Float[Tensor, "r n"]:
@@ -92,7 +84,7 @@ class GMRF:
     def marginals(self) -> Float[Tensor, " n"]:
         """Return diag S."""
         like = self._factors[0].log_determinant
-        return self._apply(like.new_empty(1, self._offsets[-1]), Factor.marginals)[0]
+        return self._apply(like.new_empty(1, self._n), Factor.marginals)[0]
 
     def probed(self, d: Float[Tensor, " n"]) -> Float[Tensor, "two n"]:
         """Return diag S and diag(S diag(d) S): exact for small bags, otherwise estimates.
@@ -118,21 +110,8 @@ class GMRF:
 
     def log_determinants(self) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag."""
-        numbers = torch.tensor([bag for factor in self._factors for bag in factor.bags])
         values = torch.cat([factor.log_determinant for factor in self._factors])
-        return values[numbers.argsort().to(values.device)]
-
-
-class Tree(NamedTuple):
-    """The levels of a large bag, the root first, or the one level of small bags."""
-
-    levels: Sequence[Level]
-    rows: Int[Tensor, " m_plus_1"]
-    """The packed rows of the instances; the row after the last one of the batch for fillers."""
-    edges: Int[Tensor, " e"]
-    """The edges of the batch that belong to these bags."""
-    bags: Sequence[int]
-    """The bags' numbers, one for each root."""
+        return self._elimination.in_order(values)
 
 
 class Front(NamedTuple):
@@ -153,53 +132,39 @@ class Factor:
     """The Cholesky factor L of a tree.
 
     Args:
-        diagonal: The diagonal of Q of all bags, and 1 for fillers.
-        pairs: The entry of Q for each edge of all bags.
+        values: The diagonal of Q of all bags, 1, and the entry of Q for each edge of all bags.
         tree: The order of elimination.
     """
 
-    def __init__(
-        self, diagonal: Float[Tensor, " n_plus_1"], pairs: Float[Tensor, " e"], tree: Tree
-    ) -> None:
-        device = diagonal.device
+    def __init__(self, values: Float[Tensor, " n_plus_1_plus_e"], tree: Tree) -> None:
         self.bags = tree.bags
-        self.log_determinant = diagonal.new_zeros(len(tree.bags))
-        rows = tree.rows.to(device)
-        tree_pairs = pairs[tree.edges.to(device)]
+        logs: list[Tensor] = []
         # what the level below adds to the matrices of this one, and where
-        update = diagonal[:0]
-        source = torch.empty(0, dtype=torch.long, device=device)
+        update = values[:0]
+        source = torch.empty(0, dtype=torch.long, device=values.device)
         fronts: list[Front] = []
-        parents = [*tree.levels[-2::-1], None]
-        for level, parent in zip(tree.levels[::-1], parents, strict=True):
-            pivots = rows[torch.from_numpy(level.pivots).to(device)]
-            boundary = rows[torch.from_numpy(level.boundary).to(device)]
-            above = torch.from_numpy(level.above).to(device)
-            edges = torch.from_numpy(level.edges).to(device)
-            entries = torch.from_numpy(level.entries).to(device)
-            nodes, p = pivots.shape
+        for level in reversed(tree.levels):
+            nodes, p = level.pivots.shape
+            size = level.size
             # assemble Q of the level's pivots, with the updates of the nodes below
-            matrices = diagonal.new_zeros(nodes, level.size, level.size)
-            matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
-            matrices[tuple(entries)] = tree_pairs[edges]
-            matrices.view(-1).index_add_(0, source.flatten(), update.flatten())
+            entries = values.index_select(0, level.values)
+            flat = values.new_zeros(nodes * size * size).index_copy_(0, level.places, entries)
+            matrices = flat.index_add_(0, source.flatten(), update.flatten())
+            matrices = matrices.view(nodes, size, size)
             root, failed = torch.linalg.cholesky_ex(matrices[:, :p, :p])
             # no error: a diverged model gives NaN here, which the training loop reports
             root = root.masked_fill(failed[:, None, None] > 0, torch.nan)
-            logs = root.diagonal(dim1=1, dim2=2).log()
-            self.log_determinant += 2 * logs.reshape(len(tree.bags), -1).sum(1)
+            logs.append(root.diagonal(dim1=1, dim2=2).reshape(len(tree.bags), -1))
             eye = torch.eye(p, dtype=root.dtype, device=root.device).expand_as(root)
             inverse = torch.linalg.solve_triangular(root, eye, upper=False)
             border = matrices[:, p:, :p] @ inverse.mT
             # the Schur complement of the pivots
             update = torch.baddbmm(matrices[:, p:, p:], border, border.mT, alpha=-1)
-            # the children 2m and 2m + 1 add to the matrix m of the level above, in flat indices
-            size = 0 if parent is None else parent.size
-            first = torch.arange(nodes, device=device)[:, None, None] // 2 * size
-            source = (first + above[:, :, None]) * size + above[:, None]
-            fronts.append(Front(pivots, boundary, source, inverse, border))
+            source = level.base[:, :, None] + level.above[:, None]
+            fronts.append(Front(level.pivots, level.boundary, source, inverse, border))
+        self.log_determinant: Float[Tensor, " bags"] = 2 * torch.cat(logs, 1).log().sum(1)
         self.fronts = fronts[::-1]  # the root first
-        self._fronts = {diagonal.dtype: self.fronts}
+        self._fronts = {values.dtype: self.fronts}
 
     def fronts_in(self, dtype: torch.dtype) -> list[Front]:
         """Return the fronts in a precision."""
@@ -213,15 +178,23 @@ class Factor:
     def forth(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻¹x, in the bags' rows."""
         for front in reversed(self.fronts_in(x.dtype)):
-            x_p = front.inverse @ x[front.pivots]
-            x[front.pivots] = x_p
-            x.index_add_(0, front.boundary.flatten(), (front.border @ x_p).flatten(0, 1), alpha=-1)
+            x_p = front.inverse @ _rows(x, front.pivots)
+            x.index_copy_(0, front.pivots.flatten(), x_p.flatten(0, 1))
+            if front.boundary.shape[1]:
+                change = (front.border @ x_p).flatten(0, 1)
+                x.index_add_(0, front.boundary.flatten(), change, alpha=-1)
+            x[-1].zero_()  # NaN of one bag must not reach others by the row of fillers
 
     def back(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻ᵀx, whose covariance is S if x is standard normal."""
         for front in self.fronts_in(x.dtype):
-            rest = torch.baddbmm(x[front.pivots], front.border.mT, x[front.boundary], alpha=-1)
-            x[front.pivots] = front.inverse.mT @ rest
+            rest = _rows(x, front.pivots)
+            if front.boundary.shape[1]:
+                known = _rows(x, front.boundary)
+                rest = torch.baddbmm(rest, front.border.mT, known, alpha=-1)
+            x_p = front.inverse.mT @ rest
+            x.index_copy_(0, front.pivots.flatten(), x_p.flatten(0, 1))
+            x[-1].zero_()
 
     def marginals(self, x: Float[Tensor, "n_plus_1 1"]) -> None:
         """Replace x by diag S, by selected inversion (Takahashi's equations) from the root down."""
@@ -238,53 +211,8 @@ class Factor:
             above = torch.cat([top, bottom], 1)
 
 
-def _trees(bags: Bags) -> Iterator[Tree]:
-    """Yield the tree of each large bag, and one for the small bags of similar sizes."""
-    offsets = bags.offsets.tolist()
-    edges = bags.edges.cpu().numpy()
-    # edges are sorted bag by bag: those of bag b are edges[:, bounds[b]:bounds[b + 1]]
-    bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
-    coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
-    place = np.empty(offsets[-1], np.int64)  # of each row within its tree
-    for tree_bags in _bags_of_trees(bags.sizes):
-        rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in tree_bags])
-        tree_edges = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in tree_bags])
-        n = len(rows)
-        place[rows] = np.arange(n)
-        local = place[edges[:, tree_edges]]
-        if bags.sizes[tree_bags[0]] <= DENSE:
-            # every bag is a root without children
-            node = np.arange(len(tree_bags)).repeat([bags.sizes[b] for b in tree_bags])
-            depth = np.zeros(n, np.int64)
-            levels = levels_of(local, depth, node, roots=len(tree_bags), multiple=STEP)
-        else:
-            levels = dissect(local, n, coords=None if coords is None else coords[rows], leaf=LEAF)
-            elements = sum(len(level.pivots) * level.size**2 for level in levels)
-            if elements > LARGEST:
-                raise InputError(
-                    f"bag {bags.names[tree_bags[0]]!r} of {n:,} instances needs "
-                    f"{8e-9 * elements:.0f} GB for a field posterior, because no small part of its "
-                    "graph separates the rest. Use a posterior other than `field`, or edges "
-                    "between near instances"
-                )
-        filled = np.append(rows, offsets[-1])
-        yield Tree(levels, torch.from_numpy(filled), torch.from_numpy(tree_edges), tree_bags)
-
-
-def _bags_of_trees(sizes: Sequence[int]) -> list[list[int]]:
-    """Return the bags of each tree: one large bag, or all small bags of similar sizes.
-
-    Trees are in the order of their first bags.
-    """
-    groups: list[list[int]] = []
-    small: dict[int, list[int]] = {}
-    for b, n in enumerate(sizes):
-        steps = -(-n // STEP)
-        if n > DENSE:
-            groups.append([b])
-        elif steps in small:
-            small[steps].append(b)
-        else:
-            small[steps] = [b]
-            groups.append(small[steps])
-    return groups
+def _rows(
+    x: Float[Tensor, "n_plus_1 r"], rows: Int[Tensor, "nodes p"]
+) -> Float[Tensor, "nodes p r"]:
+    """Return the rows of each node."""
+    return x.index_select(0, rows.flatten()).unflatten(0, rows.shape)

@@ -258,6 +258,7 @@ class LearnedPrior(nn.Module):
         self.options = prior
         self.field = field
         self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
+        self._latest: tuple[Tensor, int, int, Prior] | None = None
 
     @property
     def kappa(self) -> Float[Tensor, ""]:
@@ -265,8 +266,15 @@ class LearnedPrior(nn.Module):
         return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp()
 
     def prior(self, bags: Bags) -> Prior:
-        """Return the prior of a batch."""
-        return prior_of(self.options, kappa=self.kappa.expand(len(bags)))
+        """Return the prior of a batch: the same object until κ or the number of bags changes."""
+        made_of = (self.log_kappa, self.log_kappa._version, len(bags))
+        if self._latest is not None:
+            *latest, prior = self._latest
+            if latest[0] is made_of[0] and tuple(latest[1:]) == made_of[1:]:
+                return prior
+        prior = prior_of(self.options, kappa=self.kappa.expand(len(bags)))
+        self._latest = (*made_of, prior)
+        return prior
 
     def update(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate; `total` is Σ N_b and Σ E_b, each reduced like the KL."""
