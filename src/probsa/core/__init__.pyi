@@ -24,6 +24,7 @@ from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
 from .elimination import Elimination as Elimination
 from .elimination import GraphPlan as GraphPlan
+from .elimination import JoinedLevel as JoinedLevel
 from .elimination import Tree as Tree
 from .encoder_names import EncoderName as EncoderName
 from .faults import is_fault as is_fault

@@ -86,8 +86,13 @@ class JoinedLevel:
     """A level of several trees, its nodes bag by bag; indices are those of the whole batch."""
 
     pivots: Int[Tensor, "nodes p"]
-    """Packed rows of the instances of each node; the row after the last one for fillers."""
+    """Packed rows of the instances of each node; for fillers the row after the last one, a 0."""
+    pivots_to: Int[Tensor, "nodes p"]
+    """The same rows to write to; for fillers the row after that one, which nobody reads. So NaN of
+    one bag cannot reach others."""
     boundary: Int[Tensor, "nodes b"]
+    boundary_to: Int[Tensor, "nodes b"]
+    """As `pivots_to`."""
     above: Int[Tensor, "nodes b"]
     """The row of each boundary instance in the matrix of the parent node."""
     base: Int[Tensor, "nodes b"]
@@ -246,7 +251,9 @@ class Arrays(NamedTuple):
     """The arrays of a `JoinedLevel`."""
 
     pivots: Int[np.ndarray, "nodes p"]
+    pivots_to: Int[np.ndarray, "nodes p"]
     boundary: Int[np.ndarray, "nodes b"]
+    boundary_to: Int[np.ndarray, "nodes b"]
     above: Int[np.ndarray, "nodes b"]
     base: Int[np.ndarray, "nodes b"]
     places: Int[np.ndarray, " entries"]
@@ -314,8 +321,17 @@ def _joined(parts: Sequence[Part], *, filler: int) -> list[Arrays]:
         values.append(pivots.ravel())
         # the children 2m and 2m + 1 add to the matrix m of the level above
         base = (node // 2 * parent_size + above) * parent_size
-        entries = np.concatenate(places)
-        joined.append(Arrays(pivots, boundary, above, base, entries, np.concatenate(values)))
+        arrays = Arrays(
+            pivots=pivots,
+            pivots_to=np.where(pivots == filler, filler + 1, pivots),
+            boundary=boundary,
+            boundary_to=np.where(boundary == filler, filler + 1, boundary),
+            above=above,
+            base=base,
+            places=np.concatenate(places),
+            values=np.concatenate(values),
+        )
+        joined.append(arrays)
         parent_width = width
         parent_size = size
     return joined

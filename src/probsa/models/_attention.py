@@ -256,7 +256,7 @@ class AttentionModel(Model):
         (`WEIGHTS`), and a linear ψ gives an `explanation`.
         """
         q = self.attention(h, bags)
-        readout = self.readout(h, q.mean)
+        readout = self.readout(h, q.like)
         # a deterministic model draws no key, which would change the numbers of later draws
         is_drawn = q.stochastic and noise is None
         generators = self.streams(bags, generator) if is_drawn else ()

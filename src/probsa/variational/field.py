@@ -158,8 +158,14 @@ class Field(Posterior):
     @cached_property
     def _solution(self) -> Float[Tensor, "one N"]:
         """S(τ ⊙ ν), a constant."""
+        needs_probes = torch.is_grad_enabled() and self.tau.requires_grad
         with _constants():
-            return self._gmrf.solve((self._tau * self._nu)[None])
+            b = (self._tau * self._nu)[None]
+            if not needs_probes:
+                return self._gmrf.solve(b)
+            # the KL will need them: one sweep for both
+            solution, self.computed["_probed", True] = self._gmrf.solve_and_probe(b, self._tau)
+            return solution
 
     @cached_property
     def _marginals(self) -> Float[Tensor, " N"]:
@@ -173,10 +179,17 @@ class Field(Posterior):
 
         dm = S(d(τ ⊙ ν) − dτ ⊙ m).
         """
-        m = self._solution
-        b = (self._tau * self._nu)[None]
-        m = _WithGradient.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
-        return m - self._level
+        return self._with_motion(self._solution)[0] - self._level
+
+    def _with_motion(self, rows: Float[Tensor, "one_plus_s N"]) -> Float[Tensor, "one_plus_s N"]:
+        """Return S(τ ⊙ ν) and samples x ~ N(0, S), constants, with their gradients.
+
+        They are S applied to rows that depend on ν and τ, so one sweep gives all gradients.
+        """
+        b = (self._tau * self._nu)[None] - self._change * rows[:1]
+        if len(rows) > 1:
+            b = torch.cat([b, -self._change / 2 * rows[1:]])
+        return _WithGradient.apply(b, rows, self._gmrf.solve)  # pyright: ignore
 
     @_ByGradMode
     def full_variance(self) -> Float[Tensor, " N"]:
@@ -187,6 +200,10 @@ class Field(Posterior):
             return -gmrf.probed(grad)[1]
 
         return _WithGradient.apply(self._tau, self._marginals, pull)  # pyright: ignore
+
+    @property
+    def like(self) -> Tensor:
+        return self.nu
 
     @property
     def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -230,12 +247,13 @@ class Field(Posterior):
         however the samples were made.
         """
         x = self._gmrf.deviations(noise)
-        if torch.is_grad_enabled():
-            b = -self._change / 2 * x
-            # a value of 0, with the gradient of x
-            motion: Tensor = _WithGradient.apply(b, b.detach(), self._gmrf.solve)  # pyright: ignore
-            x = x + motion.to(x.dtype)
-        return self.full_mean.to(x.dtype) + x
+        key = ("full_mean", True)
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return self.full_mean.to(x.dtype) + x
+        moved = self._with_motion(torch.cat([self._solution, x.to(self._full)]))
+        if key not in self.computed:
+            self.computed[key] = moved[0] - self._level
+        return self.full_mean.to(x.dtype) + moved[1:].to(x.dtype)
 
     @_ByGradMode
     def _mean_energies(self) -> Float[Tensor, " N"]:
@@ -259,6 +277,9 @@ class Field(Posterior):
     def _probed(self) -> Float[Tensor, "two N"]:
         """diag S and, where gradients are recorded, diag(S diag(τ) S)."""
         if self._tau.requires_grad:
+            if "_solution" not in self.__dict__:
+                self._solution  # noqa: B018 - it probes as well
+                return self.computed["_probed", True]
             return self._gmrf.probed(self._tau.detach())
         return torch.stack([self._marginals, torch.zeros_like(self._tau)])
 

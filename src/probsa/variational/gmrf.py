@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..core import Bags, Tree, is_on_cpu, without_autocast
+from ..core import Bags, JoinedLevel, Tree, is_on_cpu, without_autocast
 
 SEVERAL = 100_000
 """Smallest number of instances whose products are computed by several threads."""
@@ -65,13 +65,13 @@ class GMRF:
     def _apply(
         self, b: Float[Tensor, "r n"], *steps: "Callable[[Factor, Tensor], None]"
     ) -> Float[Tensor, "r n"]:
-        """Return b after these steps, each of which changes the rows of a matrix (n + 1, r)."""
-        x = torch.cat([b.T, b.new_zeros(1, len(b))])
+        """Return b after these steps, each of which changes the rows of a matrix (n + 2, r)."""
+        x = torch.cat([b.T, b.new_zeros(2, len(b))])
         with self._context(x):
             for factor in self._factors:
                 for step in steps:
                     step(factor, x)
-        return x[:-1].T.contiguous()
+        return x[:-2].T.contiguous()
 
     def solve(self, b: Float[Tensor, "r n"]) -> Float[Tensor, "r n"]:
         """Return S b for each row b."""
@@ -92,21 +92,30 @@ class GMRF:
         With random signs z, E[z ⊙ Sz] = diag S and E[Sz ⊙ S(d ⊙ z)] = diag(S diag(d) S). The signs
         are new in each call.
         """
-        out = d.new_empty(2, len(d) + 1)
+        return self.solve_and_probe(d.new_empty(0, len(d)), d)[1]
+
+    def solve_and_probe(
+        self, b: Float[Tensor, "r n"], d: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "r n"], Float[Tensor, "two n"]]:
+        """Return S b for each row b, and `probed` for d, by one sweep."""
+        out = d.new_empty(2, len(d) + 2)
         if any(len(factor.fronts) > 1 for factor in self._factors):
             z = torch.empty(PROBES, len(d), dtype=d.dtype, device=d.device).bernoulli_(0.5)
             z.mul_(2).sub_(1)
-            x, y = self.solve(torch.cat([z, d * z])).chunk(2)
-            out[:, :-1] = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+            solutions, x, y = self.solve(torch.cat([b, z, d * z])).split([len(b), PROBES, PROBES])
+            out[:, :-2] = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+        else:
+            solutions = self.solve(b) if len(b) else b
         filled = torch.cat([d, d.new_zeros(1)])
         for factor in self._factors:
             if len(factor.fronts) > 1:
                 continue
             front = factor.fronts[0]  # of small bags: S has no further entries
             s = front.inverse.mT @ front.inverse
-            out[0, front.pivots] = s.diagonal(dim1=1, dim2=2)
-            out[1, front.pivots] = (s.square() @ filled[front.pivots][:, :, None])[:, :, 0]
-        return out[:, :-1]
+            d_p = filled[front.level.pivots]
+            out[0, front.level.pivots_to] = s.diagonal(dim1=1, dim2=2)
+            out[1, front.level.pivots_to] = (s.square() @ d_p[:, :, None])[:, :, 0]
+        return solutions, out[:, :-2]
 
     def log_determinants(self) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag."""
@@ -117,9 +126,7 @@ class GMRF:
 class Front(NamedTuple):
     """The nodes of a level of the tree, with their parts of L."""
 
-    pivots: Int[Tensor, "nodes p"]
-    """The packed rows of the nodes' instances."""
-    boundary: Int[Tensor, "nodes b"]
+    level: JoinedLevel
     source: Int[Tensor, "nodes b b"]
     """Where the entries of the boundaries lie in the matrices of the level above."""
     inverse: Float[Tensor, "nodes p p"]
@@ -161,7 +168,7 @@ class Factor:
             # the Schur complement of the pivots
             update = torch.baddbmm(matrices[:, p:, p:], border, border.mT, alpha=-1)
             source = level.base[:, :, None] + level.above[:, None]
-            fronts.append(Front(level.pivots, level.boundary, source, inverse, border))
+            fronts.append(Front(level, source, inverse, border))
         self.log_determinant: Float[Tensor, " bags"] = 2 * torch.cat(logs, 1).log().sum(1)
         self.fronts = fronts[::-1]  # the root first
         self._fronts = {values.dtype: self.fronts}
@@ -175,28 +182,28 @@ class Factor:
             ]
         return self._fronts[dtype]
 
-    def forth(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
+    def forth(self, x: Float[Tensor, "n_plus_2 r"]) -> None:
         """Replace x by L⁻¹x, in the bags' rows."""
         for front in reversed(self.fronts_in(x.dtype)):
-            x_p = front.inverse @ _rows(x, front.pivots)
-            x.index_copy_(0, front.pivots.flatten(), x_p.flatten(0, 1))
-            if front.boundary.shape[1]:
+            level = front.level
+            x_p = front.inverse @ _rows(x, level.pivots)
+            x.index_copy_(0, level.pivots_to.flatten(), x_p.flatten(0, 1))
+            if level.boundary.shape[1]:
                 change = (front.border @ x_p).flatten(0, 1)
-                x.index_add_(0, front.boundary.flatten(), change, alpha=-1)
-            x[-1].zero_()  # NaN of one bag must not reach others by the row of fillers
+                x.index_add_(0, level.boundary_to.flatten(), change, alpha=-1)
 
-    def back(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
+    def back(self, x: Float[Tensor, "n_plus_2 r"]) -> None:
         """Replace x by L⁻ᵀx, whose covariance is S if x is standard normal."""
         for front in self.fronts_in(x.dtype):
-            rest = _rows(x, front.pivots)
-            if front.boundary.shape[1]:
-                known = _rows(x, front.boundary)
+            level = front.level
+            rest = _rows(x, level.pivots)
+            if level.boundary.shape[1]:
+                known = _rows(x, level.boundary)
                 rest = torch.baddbmm(rest, front.border.mT, known, alpha=-1)
             x_p = front.inverse.mT @ rest
-            x.index_copy_(0, front.pivots.flatten(), x_p.flatten(0, 1))
-            x[-1].zero_()
+            x.index_copy_(0, level.pivots_to.flatten(), x_p.flatten(0, 1))
 
-    def marginals(self, x: Float[Tensor, "n_plus_1 1"]) -> None:
+    def marginals(self, x: Float[Tensor, "n_plus_2 1"]) -> None:
         """Replace x by diag S, by selected inversion (Takahashi's equations) from the root down."""
         above = x  # S of the level above; the root has no boundary and reads nothing of it
         for front in self.fronts:
@@ -205,14 +212,14 @@ class Factor:
             s_bb = above.flatten()[front.source]
             s_gain = s_bb @ gain
             s_pp = torch.baddbmm(front.inverse.mT @ front.inverse, gain.mT, s_gain)
-            x[front.pivots, 0] = s_pp.diagonal(dim1=1, dim2=2)
+            x[front.level.pivots_to, 0] = s_pp.diagonal(dim1=1, dim2=2)
             top = torch.cat([s_pp, -s_gain.mT], 2)
             bottom = torch.cat([-s_gain, s_bb], 2)
             above = torch.cat([top, bottom], 1)
 
 
 def _rows(
-    x: Float[Tensor, "n_plus_1 r"], rows: Int[Tensor, "nodes p"]
+    x: Float[Tensor, "n_plus_2 r"], rows: Int[Tensor, "nodes p"]
 ) -> Float[Tensor, "nodes p r"]:
     """Return the rows of each node."""
     return x.index_select(0, rows.flatten()).unflatten(0, rows.shape)

@@ -129,6 +129,11 @@ class Posterior(ABC):
     expected_energy: ExpectedEnergy | None = None
     """For a posterior that is made of its prior, what says how large κ is (`LearnedPrior`)."""
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of the mean, which need not be computed for it."""
+        return self.mean
+
     @abstractmethod
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return reparameterised samples of all bags, of which each depends on its own alone.
