@@ -74,7 +74,7 @@ def test_slices_are_found_by_position_in_whatever_order():
     ("positions", "said"),
     [
         (np.where(UNEVEN == 12.5, 12.7, UNEVEN), r"slice at 12\.7 mm.*nearest .* at 12\.5"),
-        (np.arange(12), "numbers of slices and not positions"),
+        (np.arange(12), "numbers of slices"),
         ([-35.0], "slice at -35 mm"),
         ([40.0], "slice at 40 mm"),
         (UNEVEN + 1.0, "another series"),
