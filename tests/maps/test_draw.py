@@ -30,10 +30,19 @@ from support.made_maps import (
 from support.refusals import refused
 
 from probsa.errors import BagError
-from probsa.maps import DOUBTS, VARIANCES, ColourLimits, draw_map, place, save_figure, squares
+from probsa.maps import (
+    DOUBTS,
+    NO_VARIANCE,
+    VARIANCES,
+    ColourLimits,
+    draw_map,
+    place,
+    save_figure,
+    squares,
+)
 from probsa.maps.draw import heading, round_length
 from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
-from probsa.maps.quantities import NO_VARIANCE, quantities
+from probsa.maps.quantities import quantities
 from probsa.maps.scale import common_limits
 from probsa.maps.sources import chosen_scale
 from probsa.tasks import Stated

@@ -22,7 +22,7 @@ from support.made_views import (
 from support.made_views import bags as made_bags
 
 from probsa.evaluation import read_predictions, stored_trust, write_predictions
-from probsa.maps.quantities import NO_VARIANCE
+from probsa.maps import NO_VARIANCE
 from probsa.slides import WINDOWS, Windows, windowed
 from probsa.view import ViewData, export_page, serve
 from probsa.view.quantities import look_up_table
