@@ -216,7 +216,7 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path):
     why = why_not(source, tmp_path / "wrong", "slideflow", slide_mpp=0.4)
     assert "lie 512 apart" in why
     lost = one(source, tmp_path / "blind", "slideflow")
-    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+    assert any("patch size" in remark and " 512 level-0 pixels" in remark for remark in lost)
     parts = {"cells": s.cells[:1], "features": s.features[:1], "labels": s.labels[:1]}
     source = foreign.slideflow(tmp_path / "single", Slide(name="s1", scan=20, **parts))
     assert open_bags(source).size("s1") == 1  # it can be used without conversion
@@ -230,7 +230,7 @@ def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path):
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 1024
     lost = one(source, tmp_path / "out", "clam", slide_mpp=0.5)
-    assert "step between patches (not stated; 512 pixels by the coordinates)" in lost
+    assert any("step between" in remark and " 512 pixels" in remark for remark in lost)
     path = tmp_path / "out" / "s1.h5"
     assert (held(path)["overlap"], read_bag(path).stride) == (512, 512)
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
@@ -239,7 +239,7 @@ def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path):
     assert "lie 256 apart" in why and "say 512" in why
     source = foreign.clam(tmp_path / "y", slide(), patches=False)
     lost = one(source, tmp_path / "ours", "clam")
-    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+    assert any("patch size" in remark and " 512 level-0 pixels" in remark for remark in lost)
     assert read_bag(tmp_path / "ours" / "s1.h5").stride == 512
     s = slide(scan=40)
     lost = one(foreign.clam_first_script(tmp_path / "z", s), tmp_path / "first", "clam")
@@ -287,7 +287,7 @@ def test_instances_flagged_as_unreadable_stay_behind(tmp_path):
     attributes = {"patch_size": 512, "patch_size_level0": 512}
     source = ours(tmp_path / "x", s, unreadable=flags, attributes=attributes)
     lost = one(source, tmp_path / "out", "probsa")
-    assert "2 instances flagged as unreadable (left out)" in lost
+    assert any("2 instances" in remark and "unreadable" in remark for remark in lost)
     bag = read_bag(tmp_path / "out" / "s1.h5")
     np.testing.assert_array_equal(bag.features, s.features[flags == 0])
     np.testing.assert_array_equal(bag.coords, s.corners[flags == 0])

@@ -110,7 +110,7 @@ def test_survival_is_a_risk_and_a_curve(fitted):
     # τ − ∫ S dt, where the curves of the samples are averaged; here their mean is integrated
     area = np.trapezoid(s.predict_survival_function(X, np.linspace(0, last, 2001)), dx=last / 2000)
     np.testing.assert_allclose(risk, last - area, rtol=0.02)
-    with pytest.raises(InputError, match="survival is known from 0 to"):
+    with pytest.raises(InputError, match=f"from 0 to {last:g}"):
         s.predict_survival_function(X, [last + 1])
 
 

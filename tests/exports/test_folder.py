@@ -100,9 +100,9 @@ def test_a_model_without_probability_or_variance(tmp_path, slides, capsys):
     [
         (["--ome-tiff"], "--ome-tiff places"),
         (["--nifti"], "--nifti places"),
-        (["--no-png"], "--no-png leaves nothing to write"),
-        (["--no-features"], "--no-features has no effect without --anndata"),
-        (["--anndata"], "--anndata needs the features: add --features DIR"),
+        (["--no-png"], "--no-png leaves nothing"),
+        (["--no-features"], "without --anndata"),
+        (["--anndata"], "add --features DIR"),
         (["--anndata", "all"], "--anndata is 'all'; expected 'per-bag' or 'one-file'"),
         (["--anndata", "--features", "nowhere"], "no folder nowhere"),
         (["--geojson", "--bag", "b"], "no predicted bag named 'b'"),

@@ -213,8 +213,9 @@ def test_a_score_that_a_prediction_lacks_names_those_it_has(tmp_path):
     with pytest.raises(InputError, match=r"'probability'.* attention, contribution, evid"):
         render_folder(preds, tmp_path / "maps", score="probability")
     assert not (tmp_path / "maps").exists()
-    (failed,) = render_folder(preds, tmp_path / "maps", score="evidence")
-    assert failed == ("b", "the prediction of bag 'b' has no score 'evidence': it has attention")
+    ((name, reason),) = render_folder(preds, tmp_path / "maps", score="evidence")
+    assert name == "b"
+    assert "'b' has no score 'evidence'" in reason and reason.endswith(" attention")
 
 
 def test_auto_shows_what_the_run_chose_and_says_why(tmp_path):
@@ -277,7 +278,7 @@ def test_values_that_hardly_reach_into_the_scale_of_all_bags_are_flat(tmp_path):
         p = made(mean=-reach * STEPS, score_kind="evidence")
         q = next(quantities(p, limits))
         assert len(np.unique(q.colours, axis=0)) == 1 if is_flat else not q.flat
-        assert ("flat: values reach 8.3 % of the scale" in q.note) == is_flat
+        assert ("flat: " in q.note and " 8.3 %" in q.note) == is_flat
 
 
 def test_doubt_is_that_of_each_class():

@@ -480,7 +480,7 @@ TISSUE = f"smallest value is {image().min()}"
         ({"RescaleType": "US"}, "RescaleType is US", -1024),
         ({"RescaleIntercept": 0}, TISSUE, 0),
         ({"Modality": None}, "taken as CT", -1024),
-        ({"PixelSpacing": None}, "PixelSpacing is missing: 1 x 1 mm is assumed", -1024),
+        ({"PixelSpacing": None}, "PixelSpacing is missing: 1 x 1 mm", -1024),
         ({"SliceThickness": None}, "a single slice", -1024),
         ({"ImageOrientationPatient": None}, "taken as axial", -1024),
         ({"ImagePositionPatient": None}, "Positions are missing", -1024),
