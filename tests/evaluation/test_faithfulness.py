@@ -176,7 +176,7 @@ def test_a_score_that_points_the_other_way_has_a_negative_area():
 
 def test_what_cannot_be_removed_or_ranked_has_a_reason(tmp_path):
     _, one = deletion_curves(predictor(), bag(1))
-    assert "1 instance " in one.missing["shown"]
+    assert "bag of 1 instance " in one.missing["shown"]
     assert not one.most_first and one.rank_correlation is None
     write_curves(tmp_path, [one])
     assert read_curves(tmp_path) == {one.name: one}

@@ -1,6 +1,7 @@
 """`probsa map` with other formats: flags, files, messages and what a killed run left."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -101,8 +102,8 @@ def test_a_model_without_probability_or_variance(tmp_path, slides, capsys):
         (["--ome-tiff"], "--ome-tiff places"),
         (["--nifti"], "--nifti places"),
         (["--no-png"], "--no-png leaves nothing"),
-        (["--no-features"], "without --anndata"),
-        (["--anndata"], "add --features DIR"),
+        (["--no-features"], "--no-features .* --anndata"),
+        (["--anndata"], "--anndata .* --features DIR"),
         (["--anndata", "all"], "--anndata is 'all'; expected 'per-bag' or 'one-file'"),
         (["--anndata", "--features", "nowhere"], "no folder nowhere"),
         (["--geojson", "--bag", "b"], "no predicted bag named 'b'"),
@@ -111,7 +112,7 @@ def test_a_model_without_probability_or_variance(tmp_path, slides, capsys):
 def test_wrong_requests_write_nothing(tmp_path, capsys, flags, words):
     preds = predictions(tmp_path / "p", slide_bag())
     status, _, said = run(capsys, preds, "--out", tmp_path / "out", *flags)
-    assert status == 2 and words in said
+    assert status == 2 and re.search(words, said)
     assert names(tmp_path / "out") == []
 
 

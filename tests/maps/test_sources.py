@@ -401,6 +401,7 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
     assert status == 1
     assert f"nearest of its {len(positions)} lies" in said
     assert "GeoJSON file" in said and "its instances are slices" in said
+    assert not list((tmp_path / "n").glob("*.geojson"))
     np.testing.assert_array_equal(
         pixels(tmp_path / "n" / f"{p.name}.png"), plain(wrong, tmp_path / "plain.png")
     )
