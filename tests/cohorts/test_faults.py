@@ -137,7 +137,8 @@ def test_a_slide_that_changed_between_the_stages_is_not_read_at_old_coordinates(
     write_slide(slides / "slide1.tiff", tissue(768, 768, boxes=[(0, 0, 512, 512)], seed=7))
     report = extract_cohort(work, FEW)
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "has changed since its patches were made" in report.failures[0][1]
+    name, reason = report.failures[0]
+    assert name == "slide1" and "slide1.tiff has changed" in reason
 
 
 def test_a_series_with_other_slices_than_were_listed(shared_data, tmp_path):
@@ -154,7 +155,7 @@ def test_a_series_with_other_slices_than_were_listed(shared_data, tmp_path):
     kept = [f for f in held["files"] if Path(f).exists()]
     record.write_text(json.dumps(held | {"files": kept, "content": ""}))
     report = extract_cohort(work, FEW)
-    assert "27 slices can be read here, 28 were listed" in report.failures[0][1]
+    assert "27 slices" in report.failures[0][1] and "28 were listed" in report.failures[0][1]
 
 
 def test_patches_of_other_settings_than_the_folders_are_not_mixed_in(both, tmp_path):
@@ -166,7 +167,8 @@ def test_patches_of_other_settings_than_the_folders_are_not_mixed_in(both, tmp_p
     patch_cohort(one, work, settings=strict, run=RunOptions(overwrite=True))
     report = extract_cohort(work, FEW, run=RunOptions(overwrite=True))
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "made with settings other than the folder's" in report.failures[0][1]
+    assert "made with settings" in report.failures[0][1]
+    assert "--overwrite" in report.failures[0][1]
     patch_cohort(slides, work, settings=strict, run=RunOptions(overwrite=True))
     assert extract_cohort(work, FEW, run=RunOptions(overwrite=True)).counts == {"done": 2}
 
@@ -190,7 +192,7 @@ def test_what_could_not_be_read_is_known_without_the_record(both):
     (work / NAME / "records" / "features_handcrafted" / "slide1.json").unlink()
     outcome = extract_cohort(work, FEW).outcomes[1]
     assert outcome.kept and outcome.unreadable == 1
-    assert outcome.reason == f"1 of {outcome.count} instances could not be read"
+    assert f"1 of {outcome.count} instances" in outcome.reason
 
 
 @pytest.mark.parametrize("error", [struct.error, EOFError, SyntaxError, LookupError])
@@ -279,7 +281,7 @@ def test_features_that_float16_cannot_hold(both, monkeypatch):
     monkeypatch.setattr(encoder, "encode", lambda x, precision: real(x) + 1e6)
     report = extract_cohort(work, ExtractOptions(batch=8, dtype="float16"))
     assert report.counts == {"failed": 2}
-    assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
+    assert "float16" in report.failures[0][1] and "--dtype float32" in report.failures[0][1]
 
 
 @pytest.mark.parametrize("loaded_before", [pytest.param(False, marks=pytest.mark.nightly), True])
@@ -371,7 +373,8 @@ def test_features_of_patches_that_another_slide_gave(both):
         f.attrs["probsa_made_with"] = json.dumps(held | {"patches": "0" * 16})
     report = extract_cohort(work, FEW)
     assert [o.status for o in report.outcomes] == ["done", "failed"]
-    assert "was made with another patches. Give --overwrite" in report.failures[0][1]
+    reason = report.failures[0][1]
+    assert "slide1.h5" in reason and "another patches" in reason and "--overwrite" in reason
 
 
 def test_a_damaged_settings_file_is_no_crash(both):

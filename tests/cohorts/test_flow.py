@@ -199,7 +199,8 @@ def test_features_of_other_patches_weights_or_precision_are_noticed(slides, work
     )
     report = extract_cohort(work, ExtractOptions(batch=7))
     assert report.counts == {"failed": 3}
-    assert "slide0.h5 was made with another patches. Give --overwrite" in report.failures[0][1]
+    reason = report.failures[0][1]
+    assert "slide0.h5" in reason and "another patches" in reason and "--overwrite" in reason
     report = extract_cohort(work, ExtractOptions(batch=7), run=RunOptions(overwrite=True))
     assert report.counts == {"done": 3}
     report = extract_cohort(work, ExtractOptions(batch=7, precision="bf16"))
@@ -238,7 +239,7 @@ def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
     (report,) = patch_cohort(folder, out, settings=SMALL)
     assert report.counts == {"failed": 1, "done": 1, "no_tissue": 1}
     reasons = dict(report.failures)
-    assert "no tissue found: look at thumbnails/empty.jpg" in reasons["empty"]
+    assert "thumbnails/empty.jpg" in reasons["empty"]
     assert (out / "thumbnails" / "empty.jpg").is_file()
     assert not (out / NAME / "patches" / "empty_patches.h5").exists()
     rows = {r["name"]: r for r in TextTable.read(out / NAME / "patch.csv").rows}
@@ -273,7 +274,7 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     extracted = extract_cohort(out, ExtractOptions(batch=2))
     (outcome,) = extracted.outcomes
     assert (outcome.status, outcome.count, outcome.unreadable) == ("done", 9, 1)
-    assert "1 of 9 instances could not be read" in outcome.reason
+    assert "1 of 9 instances" in outcome.reason
     stored = out / "20x_256px_0px_overlap" / "features_handcrafted" / "torn.h5"
     bag = read_bag(stored)
     kept = read_bag(stored, keep_unreadable=True)
@@ -376,7 +377,7 @@ def test_a_decoder_that_crashes_costs_one_slide(slides, tmp_path, monkeypatch, w
         slides, out, settings=SMALL, run=run, on_outcome=lambda o, total: told.append(o.name)
     )
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
-    assert "died twice while working on this slide (killed by signal 11)" in report.failures[0][1]
+    assert "died twice" in report.failures[0][1] and "signal 11" in report.failures[0][1]
     assert told[-1] == "slide1" and len(told) == 3
     rows = TextTable.read(out / NAME / "patch.csv").rows
     assert "signal 11" in rows[1]["reason"] and rows[1]["source"].endswith("slide1.tiff")
@@ -393,7 +394,8 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
     monkeypatch.setattr(reading, "PixelReader", CrashingReader)
     report = extract_cohort(work, ExtractOptions(batch=7, readers=1))
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
-    assert "killed twice while reading this slide" in report.failures[0][1]
+    name, reason = report.failures[0]
+    assert name == "slide1" and "killed twice" in reason and "--readers" in reason
     assert left(work) == []
 
 

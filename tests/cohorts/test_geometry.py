@@ -99,10 +99,10 @@ def test_geometry_says_why_a_slide_gives_no_patches(slides, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("patch_size", 128, "64 pixels of level 0 wide, but 128 pixels of 0.5 µm are 128"),
-        ("size_level0", 128.0, "128 pixels of level 0 wide, but 64 pixels of 0.5 µm are 64"),
-        ("overlap", 32, "64 pixels of level 0 wide, thus 32 apart, but .* are 64 apart"),
-        ("level0_width", 100, r"reach from \[64, 64\] to .*, but .* 100 × 768 pixels"),
+        ("patch_size", 128, "64 pixels of level 0 .* 128 pixels of 0.5 µm .* 128"),
+        ("size_level0", 128.0, "128 pixels of level 0 .* 64 pixels of 0.5 µm .* 64"),
+        ("overlap", 32, "64 pixels of level 0 .* 32 apart.* 64 apart"),
+        ("level0_width", 100, r"\[64, 64\].* 100 × 768 pixels"),
     ],
 )
 def test_a_stated_size_that_the_coordinates_contradict_is_refused(tmp_path, key, value, words):
@@ -135,4 +135,4 @@ def test_the_line_of_a_slide_without_patches_gives_the_reason(tmp_path, capsys):
     write_slide(tmp_path / "s.tif", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
     assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--level", "3") == 1
     assert "no patches: " in (said := capsys.readouterr()).out
-    assert "there is no level 3 to cut patches at" in said.out.partition("no patches: ")[2]
+    assert "no level 3 " in said.out.partition("no patches: ")[2]

@@ -76,7 +76,9 @@ def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):
         record = Record.read(WorkFolder(out).choose().record("patch", "s"))
         assert record is not None
         noted.append(record.notes)
-    assert noted == [(), ("µm per pixel: 0.25 (as given, file says 0.5).",)]
+    assert noted[0] == ()
+    (note,) = noted[1]
+    assert "0.25 (as given" in note and "file says 0.5" in note
 
 
 def test_a_wall_of_names_is_cut():
@@ -126,8 +128,5 @@ def test_what_is_wrong_with_many_slides_is_said_once(tmp_path, capsys):
         for record in records:
             bar(TaskOutcome(name=record.name, status="failed", reason=record.reason), 6)
     said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("patch")]
-    assert said == [
-        "s0: s0.svs is no slide",
-        "t: torn",
-        "the same as for s0: 4 more (s1, s2, s3, …)",
-    ]
+    assert said[:2] == ["s0: s0.svs is no slide", "t: torn"]
+    assert len(said) == 3 and "s0: 4 more (s1, s2, s3, …)" in said[2]

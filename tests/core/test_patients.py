@@ -73,10 +73,10 @@ def test_what_slides_differ_in():
     for other, message in (
         (replace(b, x=b.x[:, :4]), r"slide 'b' has 4 features, slide 'a' has 5"),
         (replace(b, coords=None), "slide 'b' has 0 coordinates per instance, slide 'a' has 2"),
-        (replace(b, arcs=None, arc_weights=None), "'b' has no arcs, slide 'a' has some"),
+        (replace(b, arcs=None, arc_weights=None), "'b' has no arcs, slide 'a'"),
         (replace(b, covariates=x), "slides 'a' and 'b' have different covariates"),
         (replace(b, name="a"), "two slides named 'a'"),
-        (join_bags("b", [b], y=None), "bag 'b' is itself joined from 1 slides"),
+        (join_bags("b", [b], y=None), "bag 'b' .*from 1 slides"),
     ):
         refused(BagError, rf"patient 'p'.*{message}", join_bags, "p", [a, other], y=None)
     refused(BagError, r"patient 'p' has no slides", join_bags, "p", [], y=None)

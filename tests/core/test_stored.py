@@ -112,4 +112,4 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    refused(InputError, "pipe is a named pipe, not a file", read_json, tmp_path / "pipe")
+    refused(InputError, "pipe is a named pipe", read_json, tmp_path / "pipe")

@@ -244,4 +244,5 @@ def test_two_misspelt_columns_are_told_apart_by_likeness(tmp_path, header):
     path.write_text(f"{header}\n1,2\n")
     with pytest.raises(TableError) as caught:
         TextTable.read(path).select("bag", "label")
-    assert "For 'bag': Did you mean 'bga'? For 'label': Did you mean 'lable'?" in str(caught.value)
+    for column, likely in (("bag", "bga"), ("label", "lable")):
+        assert f"For '{column}': Did you mean '{likely}'" in str(caught.value)

@@ -117,7 +117,8 @@ def test_every_field_of_a_converted_bag(tmp_path):
     attributes = held(tmp_path / "other" / "s1.h5")
     assert not {"level0_magnification", "mpp", "mpp_level0"} & set(attributes)
     assert (attributes["level0_width"], attributes["level0_height"]) == (9 * 512, 11 * 512)
-    assert lost == ("resolution (not stated by the source; --slide-mpp gives it)",)
+    (remark,) = lost
+    assert "resolution" in remark and "--slide-mpp" in remark
 
 
 def test_a_patch_of_a_broken_number_of_pixels_is_exact(tmp_path):
@@ -177,10 +178,10 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
     out = tmp_path / "out"
     table = tmp_path / "mpp.csv"
     for text, given, fact in (
-        ("", None, "in µm, and converted ones are .* pixels: give --slide-mpp"),
+        ("", None, "µm.*--slide-mpp"),
         ("slide,mpp\na,0\n", table, "line 2: µm per pixel is 0: expected"),
-        ("slide,mpp\na,x\n", table, "line 2: mpp of 'a' is 'x', expected a finite number"),
-        ("slide,um\na,1\n", table, "has no column 'mpp': it has slide, um"),
+        ("slide,mpp\na,x\n", table, "line 2: mpp of 'a' is 'x'"),
+        ("slide,um\na,1\n", table, "'mpp'.* slide, um"),
         ("slide,mpp\na,1\na,2\n", table, "slide 'a' has two resolutions"),
         ("", "-1", "µm per pixel is -1"),
         ("", "gone.csv", "is 'gone.csv': expected µm"),
@@ -191,7 +192,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
     table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
     done = run(source, out, "stamp", slide_mpp=table)
     assert [r.status for r in done.rows] == ["converted", "converted", "failed"]
-    assert f"{table} has no line for the slide 'c'" in done.rows[2].reason
+    assert str(table) in done.rows[2].reason and "'c'" in done.rows[2].reason
     for s in slides[:2]:
         bag = read_bag(out / f"{s.name}.h5")
         metadata = held(out / f"{s.name}.h5")
@@ -200,7 +201,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
         assert metadata["mpp_level0"] == s.mpp
         assert metadata["mpp"] == pytest.approx(s.tile_px * s.mpp / 224)
     done = run(source, tmp_path / "wrong", "stamp", slide_mpp="0.51")
-    assert "places between pixels (corners moved by up to 0.44 pixels" in done.rows[1].lost[0]
+    assert "0.44 pixels" in done.rows[1].lost[0]
 
 
 def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path):
@@ -213,9 +214,9 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path):
     assert (metadata["size_level0"], metadata["pitch"], metadata["patch_size"]) == (1024, 512, 299)
     assert metadata["overlap"] == 150  # half of 299
     why = why_not(source, tmp_path / "wrong", "slideflow", slide_mpp=0.4)
-    assert "but tiles lie 512 apart: is the resolution right?" in why
+    assert "lie 512 apart" in why
     lost = one(source, tmp_path / "blind", "slideflow")
-    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+    assert any("patch size" in remark and " 512 level-0 pixels" in remark for remark in lost)
     parts = {"cells": s.cells[:1], "features": s.features[:1], "labels": s.labels[:1]}
     source = foreign.slideflow(tmp_path / "single", Slide(name="s1", scan=20, **parts))
     assert open_bags(source).size("s1") == 1  # it can be used without conversion
@@ -229,20 +230,21 @@ def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path):
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 1024
     lost = one(source, tmp_path / "out", "clam", slide_mpp=0.5)
-    assert "step between patches (not stated; 512 pixels by the coordinates)" in lost
+    assert any("step between" in remark and " 512 pixels" in remark for remark in lost)
     path = tmp_path / "out" / "s1.h5"
     assert (held(path)["overlap"], read_bag(path).stride) == (512, 512)
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 256
     why = why_not(source, tmp_path / "no", "clam")
-    assert "stated to lie 256 apart, but the coordinates say 512" in why
+    assert "lie 256 apart" in why and "say 512" in why
     source = foreign.clam(tmp_path / "y", slide(), patches=False)
     lost = one(source, tmp_path / "ours", "clam")
-    assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
+    assert any("patch size" in remark and " 512 level-0 pixels" in remark for remark in lost)
     assert read_bag(tmp_path / "ours" / "s1.h5").stride == 512
     s = slide(scan=40)
     lost = one(foreign.clam_first_script(tmp_path / "z", s), tmp_path / "first", "clam")
-    assert "corners were converted from the level of the patches to level 0" in lost
+    (remark,) = [remark for remark in lost if remark.startswith("corners")]
+    assert "level 0" in remark
     np.testing.assert_array_equal(read_bag(tmp_path / "first" / "s1.h5").coords, s.corners)
 
 
@@ -264,10 +266,10 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path):
     failed = dict.fromkeys(("s0", "s2", "s3", "s4"), "failed")
     assert status == {"s1": "converted", "s5": "empty"} | failed
     reasons = dict(done.failures)
-    assert "s0.h5 cannot be read as HDF5: it is damaged, truncated" in reasons["s0"]
+    assert "s0.h5" in reasons["s0"] and "HDF5" in reasons["s0"]
     assert "row 3" in reasons["s2"] and "NaN" in reasons["s2"]
     assert "features have" in reasons["s3"] and "coords 4" in reasons["s3"]
-    assert "from conch, the first bag 6 from uni_v1" in reasons["s4"]
+    assert "6 from uni_v1" in reasons["s4"] and "from conch" in reasons["s4"]
     assert [p.name for p in (tmp_path / "out").glob("*.h5")] == ["s1.h5"]
     assert [p.name for p in (tmp_path / "out").rglob(".*")] == [".probsa"]
     with (tmp_path / "out" / "conversion.csv").open() as f:
@@ -285,7 +287,7 @@ def test_instances_flagged_as_unreadable_stay_behind(tmp_path):
     attributes = {"patch_size": 512, "patch_size_level0": 512}
     source = ours(tmp_path / "x", s, unreadable=flags, attributes=attributes)
     lost = one(source, tmp_path / "out", "probsa")
-    assert "2 instances flagged as unreadable (left out)" in lost
+    assert any("2 instances" in remark and "unreadable" in remark for remark in lost)
     bag = read_bag(tmp_path / "out" / "s1.h5")
     np.testing.assert_array_equal(bag.features, s.features[flags == 0])
     np.testing.assert_array_equal(bag.coords, s.corners[flags == 0])

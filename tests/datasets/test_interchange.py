@@ -73,8 +73,7 @@ def test_stamp_s_stride_rows_and_extractors(tmp_path):
         f.move("feats", "patch_embeddings")
     np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
     shutil.copytree(foreign.stamp(tmp_path, slide()) / "uni-1a2b3c4d", tmp_path / "conch-00000000")
-    words = "several folders of features: conch-00000000, uni-1a2b3c4d"
-    refused(BagError, words, open_bags, tmp_path)
+    refused(BagError, "conch-00000000, uni-1a2b3c4d", open_bags, tmp_path)
     assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
 
 
@@ -93,10 +92,10 @@ def test_every_version_of_stamp_s_files(tmp_path, version):
 STAMP_FAULTS = {
     r"s1\.h5 was written by STAMP 3\.1\.0, .* up to version 2": {"stamp_version": "3.1.0"},
     "holds a patient-level embedding": {"feat_type": "patient"},
-    "does not state the unit of": {"tile_size_um": None, "unit": None},
-    "does not state the unit": {"tile_size_um": None, "unit": "mm"},
+    r"s1\.h5 does .* the unit of": {"tile_size_um": None, "unit": None},
+    r"s1\.h5 does .* the unit": {"tile_size_um": None, "unit": "mm"},
     r"expected coords \(tiles, 2\) in micrometres, .* missing": {"coords": None},
-    r"coords 3\. Both must describe the same instances": {"coords": np.zeros((3, 2), np.float32)},
+    r"coords 3\.": {"coords": np.zeros((3, 2), np.float32)},
     "slide-level embedding": {"feats": np.zeros(6, np.float16)},
 }
 
@@ -216,15 +215,15 @@ class Harmful:
 
 X = torch.arange(12.0).reshape(3, 4)
 TENSORS = {
-    "dict": ({"features": X}, "holds a dict, expected one tensor"),
-    "list": ([X[0], X[1]], "holds a list, expected one tensor.*eva"),
+    "dict": ({"features": X}, "holds a dict,"),
+    "list": ([X[0], X[1]], "holds a list,.*eva"),
     "one row": (X[0], r"shape \(4,\), expected \(instances, width\)"),
     "other rows": (torch.zeros(5, 6), "features have 5 rows, coords 61"),
     "one row repeated a hundred billion times": (torch.zeros(1).expand(10**11, 4), r"s1\.pt"),
-    "one row repeated a few times": (X[:1].expand(5, 4), "the tensor repeats its values"),
-    "no values": (torch.empty(10**12, 4, device="meta"), "a tensor of another kind"),
-    "sparse": (X.to_sparse(), "a tensor of another kind"),
-    "complex": (X.to(torch.complex64), "a tensor of another kind"),
+    "one row repeated a few times": (X[:1].expand(5, 4), "repeats its values"),
+    "no values": (torch.empty(10**12, 4, device="meta"), "of another kind"),
+    "sparse": (X.to_sparse(), "of another kind"),
+    "complex": (X.to(torch.complex64), "of another kind"),
 }
 
 
@@ -286,9 +285,9 @@ def test_what_is_not_read_says_what_it_looks_like(tmp_path):
 
 
 SETTINGS = {
-    "{": "damaged: it is not JSON",
+    "{": "damaged: .* not JSON",
     "[1]": "damaged: .* expected keys and values",
-    '{"tile_px": "x"}': "damaged: tile_px is 'x'; expected a number or null. Correct it",
+    '{"tile_px": "x"}': "damaged: tile_px is 'x'; .*number or null",
 }
 
 

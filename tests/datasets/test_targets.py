@@ -170,8 +170,8 @@ def test_words_say_themselves_whether_the_event_was_seen(tmp_path, cell, event):
     [("OS_STATUS", "0:DECEASED"), ("OS_STATUS", "1:LIVING"), ("censored", "1:DECEASED")],
 )
 def test_a_code_and_a_word_that_disagree_are_refused(tmp_path, column, cell):
-    words = f"line 3, bag 'b1': the column '{column}' is '{cell}', expected a code and a word"
-    refused(TableError, words, survival_table, tmp_path, column, ("alive", cell))
+    facts = f"line 3, bag 'b1': the column '{column}' is '{cell}', .* code and a word"
+    refused(TableError, facts, survival_table, tmp_path, column, ("alive", cell))
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ TWO, GRADES = (
     for task in ("binary", "ordinal")
 )
 TRAINED = [
-    (THREE, "ttette", "2 bags of class l in test", "tttvee"),
-    (replace(THREE, labels=(0, 0, 2, 0, 1, 2)), "tttvve", "1 bag of class m in val", "tttvtt"),
+    (THREE, "ttette", "2 bags .* l in test", "tttvee"),
+    (replace(THREE, labels=(0, 0, 2, 0, 1, 2)), "tttvve", "1 bag .* m in val", "tttvtt"),
     (TWO, "ttvv", "2 training bags .*bleeding", "tvtv"),
     (GRADES, "ttvv", "2 training bags .*bleeding", "tvtt"),
     (EVENTS, "tte", "2 training bags", "ett"),

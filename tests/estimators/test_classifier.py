@@ -185,11 +185,11 @@ def test_the_example_of_the_class_runs():
     [
         ({}, ([], []), InputError, "X has 0 bags"),
         ({}, (X, Y[:3]), InputError, " 16 bags"),
-        ({}, (X, None), InputError, "requires y to be passed"),
+        ({}, (X, None), InputError, "requires y"),
         ({}, (X, ["a"] * 16), InputError, "one class"),
         ({}, (np.zeros((4, 6)), [0, 1, 0, 1]), InputError, r"shape \(4, 6\) \(one bag\?"),
         ({}, ("text", Y), InputError, "X is a str"),
-        ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 of X is a tuple of 3"),
+        ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 of X .* tuple of 3"),
         ({}, ([*X[:-1], (np.zeros((0, 6)), None)], Y), EmptyBag, "bag '15 of X' is empty"),
         ({}, ([*X[:-1], (np.zeros((3, 5)), None)], Y), BagError, r"X has 5 features.*bag 15 of X"),
         ({}, ([x for x, _ in X], Y), GraphError, "model='abmil'"),
@@ -200,7 +200,7 @@ def test_the_example_of_the_class_runs():
         ({"epochs": 0}, (X, Y), InputError, "epochs"),
         ({}, (X, np.linspace(0, 1, 16)), InputError, "use MILRegressor"),
         ({}, (X, [np.int64(1)] * 16), InputError, "one class, 1:"),
-        ({}, ([*X[:-1], (np.zeros((3, 6)), None)], Y), GraphError, "bag 15 of X has no coord"),
+        ({}, ([*X[:-1], (np.zeros((3, 6)), None)], Y), GraphError, "bag 15 of X .*no coord"),
     ],
 )
 def test_errors_say_what_was_expected(changes, given, error, message):

@@ -48,7 +48,7 @@ def test_errors():
         PerInstance(StandardScaler()).transform(ARRAYS)
     with pytest.raises(InputError, match="X has 0 bags"):
         PerInstance(StandardScaler()).fit([])
-    with pytest.raises(BagError, match=r"bag 1 of X has the shape \(2, 3\)"):
+    with pytest.raises(BagError, match=r"bag 1 of X.*\(2, 3\)"):
         PerInstance(StandardScaler()).fit([np.zeros((2, 6)), np.zeros((2, 3))])
     inner = StandardScaler()
     assert PerInstance(inner).fit(ARRAYS).transformer_ is not inner

@@ -176,7 +176,7 @@ def test_a_score_that_points_the_other_way_has_a_negative_area():
 
 def test_what_cannot_be_removed_or_ranked_has_a_reason(tmp_path):
     _, one = deletion_curves(predictor(), bag(1))
-    assert one.missing["shown"] == "a bag of 1 instance has none that this model can do without"
+    assert "bag of 1 instance " in one.missing["shown"]
     assert not one.most_first and one.rank_correlation is None
     write_curves(tmp_path, [one])
     assert read_curves(tmp_path) == {one.name: one}
@@ -315,10 +315,10 @@ def test_bags_without_curves_are_counted_and_damage_is_named(tmp_path):
     assert read_curves(tmp_path / "r") == {c.name: c for c in curves}
     file = tmp_path / "r" / "faithfulness.json"
     for key, changed, words in (
-        ("counts", [0, 11], "not ascending numbers of instances"),
-        ("counts", [9, 0], "not ascending numbers of instances"),
-        ("counts", [0, 4, 9], "expected 3 probabilities in each curve"),
-        ("least_first", {}, "most_first and least_first have other orders"),
+        ("counts", [0, 11], "not ascending"),
+        ("counts", [9, 0], "not ascending"),
+        ("counts", [0, 4, 9], "expected 3 probabilities"),
+        ("least_first", {}, "most_first and least_first"),
     ):
         damaged = json.loads(file.read_text())
         damaged["bags"]["b1"][key] = changed

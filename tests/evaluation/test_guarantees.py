@@ -342,7 +342,7 @@ def test_other_bags_that_cannot_calibrate_are_refused(cohort, tmp_path, other, w
 
 def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_path):
     folder, table = cohort
-    with pytest.raises(InputError, match="task is binary and regression"):
+    with pytest.raises(InputError, match="binary and regression"):
         section(folder, None, coverage=0.9, calibration=numbers[0])
     with pytest.raises(InputError, match=r"bags \('p-test0-0', .* and \d+ more\)"):
         section(folder, table, coverage=0.9, calibration=folder)

@@ -19,8 +19,21 @@ from probsa.evaluation import (
     within_bag,
 )
 from probsa.evaluation.ensemble import combine
-from probsa.evaluation.instances.measures import NO_VALIDATION, dice_threshold, precision_of_top
-from probsa.evaluation.scores import NOT_STORED, evidence, flip
+from probsa.evaluation.instances.measures import (
+    INSTANCES_OF_POSITIVE_BAGS,
+    NO_LABELS,
+    NO_MIXED_BAG,
+    NO_VALIDATION,
+    dice_threshold,
+    precision_of_top,
+)
+from probsa.evaluation.instances.table import (
+    NO_CALLS,
+    NO_EVIDENCE,
+    NO_INSTANCE_LABELS,
+    ONE_MODEL,
+)
+from probsa.evaluation.scores import NO_VARIANCE, NOT_STORED, evidence, flip
 from probsa.statistics import MEAN_SHARE, Draws, replicate_weights
 from probsa.statistics.intervals import interval
 
@@ -105,15 +118,14 @@ def test_scores_without_calls_and_without_variance_have_reasons():
     got = measured([bag], bootstrap=10)
     assert got["auroc"].value == 1.0
     errors = [m for name, m in got.items() if name.startswith("error_")]
-    assert {m.reason for m in errors} == {"relevance has no threshold for calls"}
+    assert {m.reason for m in errors} == {NO_CALLS}
     assert "cannot be evaluated" in detector_verdict(got, "variance")
     assert "no threshold" in detector_verdict(got, "doubt")
     flat = measured([made("a", [2.0, 0.0, 0.0], [1, 1, 0])], bootstrap=10)
     for name in ("variance", "doubt"):
-        assert flat[f"error_auroc_{name}"].reason == "this posterior has no variance"
-    assert flat["error_auroc_flip"].reason == "the score is not evidence, whose sign could flip"
-    reason = "one model has no variance between members"
-    assert flat["error_auroc_flip_between"].reason == reason
+        assert flat[f"error_auroc_{name}"].reason == NO_VARIANCE
+    assert flat["error_auroc_flip"].reason == NO_EVIDENCE
+    assert flat["error_auroc_flip_between"].reason == ONE_MODEL
     # |e| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
     assert flat["error_auroc_margin"].value == pytest.approx(0.25)
 
@@ -152,7 +164,7 @@ def test_predictions_without_what_doubt_needs_say_so():
         assert doubt(bag) is None
         assert table([bag]).missing["doubt"] == NOT_STORED
     point = made("a", [1.0, -1.0], [1, 0])
-    assert table([point]).missing["doubt"] == "this posterior has no variance"
+    assert table([point]).missing["doubt"] == NO_VARIANCE
     # a weight has neither samples nor a probability
     weight = made("a", [0.75, 0.25], [1, 0], attention_variance=[1, 1], score_kind="weight")
     assert doubt(weight) is None
@@ -202,16 +214,17 @@ def test_an_ensemble_is_the_mixture_of_its_members():
 def test_one_class_and_no_labels_are_undefined():
     ones = made("a", [1.0, 0.0], [1, 1], attention_variance=[1, 2])
     got = measured([ones], validation=[ones])
-    assert got["auroc"].reason == "only one class among 2 instances: AUROC is undefined"
-    reason = "only one class among 2 instances of positive validation bags"
-    assert got["dice"].reason == reason
-    assert got["auroc_within_bags"].reason == "no positive bag has instances of both labels"
+    for part in ("one class", "2 instances", "AUROC"):
+        assert part in got["auroc"].reason
+    for part in ("one class", "2 instances", "positive validation bags"):
+        assert part in got["dice"].reason
+    assert got["auroc_within_bags"].reason == NO_MIXED_BAG
     negative = made("n", [1.0, 0.0], [0, 1], attention_variance=[1, 2])
     got = measured([negative], {})
     assert got["auroc"].value == 0.0
-    assert got["error_rate"].reason == "no instances of positive bags"
+    assert got["error_rate"].reason == f"no {INSTANCES_OF_POSITIVE_BAGS.many}"
     got = measured([made("u", [1.0, 0.0])])
-    assert {m.reason for m in got.values()} == {"no bag has instance labels"}
+    assert {m.reason for m in got.values()} == {NO_INSTANCE_LABELS}
     got = measured([made("d", [1.0, 0.0], [-1, -1])], bootstrap=5)
     assert got["auroc"].reason == "no instances: AUROC is undefined"
 
@@ -252,11 +265,9 @@ def test_calls_at_the_thresholds_of_validation_bags():
     ]
     assert measured(level)["dice_of_map"].value == pytest.approx(np.mean(expected))
     none = measured(bags, positive)
-    assert none["dice"].reason == "no validation predictions to choose a threshold on"
+    assert none["dice"].reason == NO_VALIDATION
     none = measured(bags, positive, validation=bags[:1])
-    assert none["dice_pooled"].reason == (
-        "no positive validation bag has instance labels to choose a threshold on"
-    )
+    assert none["dice_pooled"].reason == NO_LABELS
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

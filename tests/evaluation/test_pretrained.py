@@ -127,7 +127,7 @@ def test_the_card_states_the_files_of_the_run(run, saved):
     auroc = report["metrics"]["auroc"]
     missing = no_interval_text(NoInterval(**auroc["no_interval"]))
     assert missing and f"| AUROC | {auroc['value']:.3f} | {missing} |" in body
-    assert "On 4 bags of the test part" in body
+    assert "On 4 bags" in body
     for part in (
         "Twelve made slides.",
         "4 training, 4 validation, 4 test",
@@ -193,7 +193,7 @@ def test_a_damaged_config_is_refused(change, error, message, copy):
     [
         (lambda t: t.pop("members.1.model.attention.mean.weight"), "fit"),
         (lambda t: t.update({"members.0.model.more": torch.zeros(1)}), "fit"),
-        (lambda t: t.update({"more": torch.zeros(1)}), "'more', which is none of the model"),
+        (lambda t: t.update({"more": torch.zeros(1)}), "'more'"),
         (lambda t: t.pop("members.0.standardize.mean"), "means and deviations"),
     ],
 )

@@ -31,11 +31,12 @@ def test_the_temperature_has_the_lowest_likelihood_on_a_fine_grid():
     assert fitted.nll_after == pytest.approx(min(losses), abs=1e-7)
     assert fitted.nll_before == pytest.approx(log_loss(y, p[:, 0]))
     one = fit_temperature(np.ones(5, dtype=np.int64), np.full((5, 1), 0.7))
-    assert (one.temperature, one.reason) == (1.0, "5 validation bags of a single class")
+    assert (one.temperature, one.nll_before) == (1.0, None)
+    assert "5 validation bags" in one.reason and "single class" in one.reason
     apart = fit_temperature(np.array([0, 0, 1, 1]), np.array([[0.1], [0.2], [0.8], [0.9]]))
     assert apart.temperature == 1.0
-    assert apart.reason == "the likelihood of 4 validation bags has no minimum over temperatures"
-    assert apart.nll_before == apart.nll_after
+    assert "4 validation bags" in apart.reason and "no minimum" in apart.reason
+    assert apart.nll_before is not None and apart.nll_before == apart.nll_after
     wrong = fit_temperature(np.array([1, 1, 0, 0]), np.array([[0.1], [0.2], [0.8], [0.9]]))
     assert wrong.temperature == 1.0 and wrong.reason
 

@@ -106,7 +106,8 @@ def test_objects_state_their_origin(slide):
         assert ds.ManufacturerModelName == MODEL
         assert "score_kind: evidence" in ds.ImageComments
         assert "Research use only" in ds.ImageComments
-        assert ds.ContentDescription == "Research use only. Not a medical device."
+        for statement in ("Research use only", "Not a medical device"):
+            assert statement in ds.ContentDescription
         assert ds.PatientName == "Made^Source" and ds.StudyInstanceUID == uid("a", "study")
         if name != "segmentation":
             assert ds.ContentQualification == "RESEARCH"

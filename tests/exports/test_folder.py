@@ -1,6 +1,7 @@
 """`probsa map` with other formats: flags, files, messages and what a killed run left."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -87,31 +88,31 @@ def test_a_model_without_probability_or_variance(tmp_path, slides, capsys):
     base = (preds, "--out", out, "--slides", slides, "--no-png", "--dicom")
     status, _, said = run(capsys, *base, "--geojson")
     assert status == 2 and names(out) == []
-    assert "bag 'a' has no probability: the model's score is a logit" in said
-    assert "Give --geojson tiles for one tile per patch" in said
+    for part in ("bag 'a' has no probability", "logit", "--geojson tiles"):
+        assert part in said
     status, _, said = run(capsys, *base)
     assert status == 0
-    assert "not exported: probability: the model's score is a logit" in said
+    assert "not exported: probability: " in said and "logit" in said
     assert names(out) == ["a_mean.dcm", "a_std.dcm"]
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--ome-tiff"], "--ome-tiff places the map on its slide or scan: add --slides FOLDER"),
-        (["--nifti"], "--nifti places the map"),
-        (["--no-png"], "--no-png leaves nothing to write"),
-        (["--no-features"], "--no-features has no effect without --anndata"),
-        (["--anndata"], "--anndata needs the features: add --features DIR"),
+        (["--ome-tiff"], "--ome-tiff places"),
+        (["--nifti"], "--nifti places"),
+        (["--no-png"], "--no-png leaves nothing"),
+        (["--no-features"], "--no-features .* --anndata"),
+        (["--anndata"], "--anndata .* --features DIR"),
         (["--anndata", "all"], "--anndata is 'all'; expected 'per-bag' or 'one-file'"),
-        (["--anndata", "--features", "nowhere"], "there is no folder nowhere"),
+        (["--anndata", "--features", "nowhere"], "no folder nowhere"),
         (["--geojson", "--bag", "b"], "no predicted bag named 'b'"),
     ],
 )
 def test_wrong_requests_write_nothing(tmp_path, capsys, flags, words):
     preds = predictions(tmp_path / "p", slide_bag())
     status, _, said = run(capsys, preds, "--out", tmp_path / "out", *flags)
-    assert status == 2 and words in said
+    assert status == 2 and re.search(words, said)
     assert names(tmp_path / "out") == []
 
 
@@ -135,7 +136,7 @@ def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, s
     with pytest.raises(UnknownName):
         export_folder(preds, out, settings, bags=["b"], sources=sources)
     monkeypatch.setitem(sys.modules, "shapely", None)
-    with pytest.raises(MissingExtra, match=r"shapely is not installed: pip install '\.\[slid"):
+    with pytest.raises(MissingExtra, match=r"shapely.*'\.\[slid"):
         export_folder(preds, out, settings, sources=sources)
 
 
@@ -153,7 +154,7 @@ def test_a_map_in_the_folder_of_slides_is_no_slide(tmp_path, slides, capsys):
     kept, left_out = find_inputs(mixed)
     assert (kept.name, Path(kept.source).name, kept.reason) == ("a", "a.dcm", "")
     assert left_out.name == "a.ome.tiff"
-    assert "holds float32 values, not colours: it is a map" in left_out.reason
+    assert "float32" in left_out.reason and "`probsa map`" in left_out.reason
     refused(SlideError, r"a\.ome\.tiff", open_slide, mixed / "a.ome.tiff")
     assert main(["info", str(mixed)]) == 1
     output = capsys.readouterr()

@@ -95,10 +95,10 @@ def test_what_is_not_on_the_even_grid_of_a_scan_is_refused(tmp_path, shared_data
     assert not list(out.glob("[!.]*"))
     slide = slide_bag(name="head")
     out, (reason,) = export(tmp_path / "slide", tmp_path / "cts", slide, nifti=True)
-    assert "'head' is not a scan" in reason
+    assert "'head'" in reason and "not a scan" in reason
     assert not list(out.glob("[!.]*"))
     write_ct_series(tmp_path / "even" / "head", np.arange(4) * 2.5)
     _, p = bag_of(tmp_path / "even")
     moved = replace(p, coords=p.coords + 1)
     _, (reason,) = export(tmp_path / "moved", tmp_path / "even", moved, nifti=True)
-    assert "'head' has a slice at 1 mm, but" in reason
+    assert "'head'" in reason and "slice at 1 mm" in reason

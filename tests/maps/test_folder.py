@@ -93,7 +93,7 @@ def test_what_makes_p_where_the_map_contradicts_the_call(tmp_path):
     folder = write_folder(
         tmp_path / "p",
         p,
-        reservations=["This model is not shown better than chance."],
+        reservations=["Not shown better."],
         map_score=CHOICE,
     )
     stored = Threshold(value=0.21, origin="stored")
@@ -112,7 +112,7 @@ def test_what_makes_p_where_the_map_contradicts_the_call(tmp_path):
     negative = replace(high, probability=np.array([0.1], np.float32))
     assert not find_contradiction(table, negative).called_positive
     assert find_contradiction(table, replace(low, score_kind="logit")) is None
-    assert reservations(table) == ("This model is not shown better than chance.",)
+    assert reservations(table) == ("Not shown better.",)
     assert not is_unlike_training(table, 0)
     assert not is_unlike_training(replace(table, ood=np.array([0.99])), 0)
     assert is_unlike_training(replace(table, ood=np.array([1.0])), 0)

@@ -109,8 +109,8 @@ def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     out = tmp_path / "maps"
     status, said = run(capsys, *base, "--out", out, "--resolution", 2)
     assert status == 1
-    assert "left out a: its slide or scan; the map is drawn without: " in said
-    assert "does not state its resolution" in said
+    for part in ("left out a: ", "--resolution", "--slide-mpp"):
+        assert part in said
     assert pictures(out) == ["a.png"]
     status, _ = run(capsys, *base, "--out", out, "--resolution", 2, "--slide-mpp", 0.5)
     assert status == 0
@@ -148,7 +148,7 @@ def test_a_suggested_slide_has_the_numbers_of_the_bag(tmp_path, name):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("gone", "has no slide named 'a'. Did you mean 'aa'?"),
+        ("gone", "named 'a'. Did you mean 'aa'?"),
         ("damaged", "a.png"),
         ("another", "begin at x 64 to 384"),
     ],
@@ -170,7 +170,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
     assert status == 1
     (failed,) = json.loads(text)["failed"]
     assert failed["bag"] == "a"
-    assert failed["reason"].startswith("its slide or scan; the map is drawn without: ")
+    assert failed["reason"].startswith("its slide or scan")
     assert said in failed["reason"]
     np.testing.assert_array_equal(pixels(out / "a.png"), plain(a, tmp_path / "plain.png", b))
     assert pixels(out / "b.png").shape != pixels(out / "a.png").shape
@@ -246,7 +246,7 @@ def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
     said = draw_over(
         bag(lattice()), tmp_path, sources=OneSource(slide), how=OverlaySettings(longest=640)
     )
-    assert said == "1 of 6 parts of torn.tiff cannot be decoded"
+    assert "1 of 6 parts of torn.tiff" in said
     assert (tmp_path / "bag.png").is_file()
     preds = write_folder(tmp_path / "p", bag(lattice()))
     over = OneSource(slide), OverlaySettings(longest=640)
@@ -399,8 +399,9 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
     wrong_folder = write_folder(tmp_path / "q", wrong)
     status, said = run(capsys, wrong_folder, "--out", tmp_path / "n", *base, "--geojson", "tiles")
     assert status == 1
-    assert "numbers of slices and not positions" in said
-    assert "the GeoJSON file was not written: bag" in said and "its instances are slices" in said
+    assert f"nearest of its {len(positions)} lies" in said
+    assert "GeoJSON file" in said and "its instances are slices" in said
+    assert not list((tmp_path / "n").glob("*.geojson"))
     np.testing.assert_array_equal(
         pixels(tmp_path / "n" / f"{p.name}.png"), plain(wrong, tmp_path / "plain.png")
     )

@@ -74,7 +74,7 @@ def test_slices_are_found_by_position_in_whatever_order():
     ("positions", "said"),
     [
         (np.where(UNEVEN == 12.5, 12.7, UNEVEN), r"slice at 12\.7 mm.*nearest .* at 12\.5"),
-        (np.arange(12), "numbers of slices and not positions"),
+        (np.arange(12), "numbers of slices"),
         ([-35.0], "slice at -35 mm"),
         ([40.0], "slice at 40 mm"),
         (UNEVEN + 1.0, "another series"),
@@ -227,7 +227,8 @@ def test_the_line_has_all_slices_by_position_with_their_labels():
     np.testing.assert_allclose(positive, np.sort(position[position > 150]))
     shown, _ = line(figure, "shown above")
     np.testing.assert_allclose(shown, np.sort(position[np.argsort(p.attention_mean)[-SELECTED:]]))
-    assert "the 24 of 300 with the highest mean" in axes(figure, "slices").get_title(loc="left")
+    title = axes(figure, "slices").get_title(loc="left")
+    assert "24 of 300" in title and "highest mean" in title
 
 
 def test_the_likeliest_class_is_shown_and_all_are_drawn():

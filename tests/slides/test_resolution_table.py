@@ -32,9 +32,7 @@ def test_what_is_no_table_of_resolutions(tmp_path):
         refused(InputError, "--slide-mpp", read_resolutions, neither)
     table = tmp_path / "t.csv"
     table.write_text("name,um\nx,0.5\n")
-    refused(
-        InputError, "'slide' and no column 'mpp': it has name, um", read_resolutions, str(table)
-    )
+    refused(InputError, "'slide' .*'mpp'.* name, um", read_resolutions, str(table))
     table.write_text("slide,mpp\n")
     refused(TableError, r"t\.csv", read_resolutions, str(table))
     table.write_text("slide,mpp\nx,half\n")

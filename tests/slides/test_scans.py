@@ -393,11 +393,11 @@ def test_the_rescale_is_each_slices_own(tmp_path):
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("RescaleSlope", "1e308", "RescaleSlope 1e.308 .* give values that no scanner measures"),
-        ("RescaleSlope", "-1e38", "give values that no scanner measures"),
-        ("RescaleSlope", "nan", "RescaleSlope is nan, where a finite number was expected"),
-        ("RescaleIntercept", "inf", "RescaleIntercept is inf, where a finite number"),
-        ("RescaleIntercept", "1 HU", "RescaleIntercept is 1 HU, where a finite number"),
+        ("RescaleSlope", "1e308", "RescaleSlope 1e.308 .* no scanner measures"),
+        ("RescaleSlope", "-1e38", "no scanner measures"),
+        ("RescaleSlope", "nan", "RescaleSlope is nan, .*finite number"),
+        ("RescaleIntercept", "inf", "RescaleIntercept is inf, .*finite number"),
+        ("RescaleIntercept", "1 HU", "RescaleIntercept is 1 HU, .*finite number"),
     ],
 )
 def test_a_rescale_that_gives_no_number_costs_its_slice(tmp_path, key, text, said):
@@ -479,9 +479,9 @@ TISSUE = f"smallest value is {image().min()}"
         ({"RescaleSlope": None, "RescaleIntercept": None}, "rescale is missing", 0),
         ({"RescaleType": "US"}, "RescaleType is US", -1024),
         ({"RescaleIntercept": 0}, TISSUE, 0),
-        ({"Modality": None}, "modality is missing: it is taken as CT", -1024),
-        ({"PixelSpacing": None}, "PixelSpacing is missing: 1 x 1 mm is assumed", -1024),
-        ({"SliceThickness": None}, "There is a single slice", -1024),
+        ({"Modality": None}, "taken as CT", -1024),
+        ({"PixelSpacing": None}, "PixelSpacing is missing: 1 x 1 mm", -1024),
+        ({"SliceThickness": None}, "a single slice", -1024),
         ({"ImageOrientationPatient": None}, "taken as axial", -1024),
         ({"ImagePositionPatient": None}, "Positions are missing", -1024),
     ],
@@ -624,14 +624,14 @@ TURNED = {"ImageOrientationPatient": CORONAL}
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ([{"ImagePositionPatient": None}] * 3, "the positions of the slices are unknown"),
+        ([{"ImagePositionPatient": None}] * 3, "positions .* are unknown"),
         ([{"z": 0}, {"z": 5}, TURNED, TURNED], r"2 orientations \(2 axial, 2 coronal\)"),
         (
             [{"z": 0}, {"z": 5}, {"z": 9}, {"z": 12, "Rows": 5, "PixelData": bytes(80)}],
             r"3 of 6 x 8, 1 of 5 x 8 pixels; 3\.dcm",
         ),
-        ([{"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}], "not a pair of orthogonal axes"),
-        ([{"NumberOfFrames": 2, "PixelData": bytes(192)}], "2 frames but no position for each"),
+        ([{"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}], "pair of orthogonal axes"),
+        ([{"NumberOfFrames": 2, "PixelData": bytes(192)}], "2 frames but no position"),
         ([{"PhotometricInterpretation": "PALETTE COLOR"}], r"a colour image \(PALETTE COLOR\)"),
         ([{"PixelPaddingValue": 0, "PixelData": bytes(96)}], "holds nothing but padding"),
         ([{"PixelData": bytes(90)}], r"0\.dcm"),
@@ -951,7 +951,7 @@ def test_nifti_that_says_nothing_of_its_axes_or_units(tmp_path):
     scan = only(tmp_path / "a.nii")
     assert scan.volume.shape == (5, 4, 3)
     assert note(scan, "no orientation") and note(scan, "no unit")
-    assert "smallest value is 0" in note(scan, "these may not be HU")
+    assert "smallest value is 0" in note(scan, "may not be HU")
 
 
 def test_nifti_values_that_are_no_numbers(tmp_path):
@@ -961,7 +961,7 @@ def test_nifti_values_that_are_no_numbers(tmp_path):
     smallest = data[np.isfinite(data)].min()
     want = np.where(np.isfinite(data), data, smallest).transpose(2, 1, 0)[:, ::-1, ::-1]
     np.testing.assert_array_equal(scan.volume, want)
-    assert note(scan, "6.2 % of the voxels are not numbers")
+    assert note(scan, "6.2 % of the voxels")
 
 
 SMALL = np.arange(120, dtype=np.int16).reshape(5, 6, 4)

@@ -222,7 +222,7 @@ PALETTE = np.zeros((3, 256), np.uint16)
             "a.tif",
             (3, 100, 120),
             {"photometric": "rgb", "planarconfig": "separate"},
-            "3 channels in planes of their own",
+            "3 channels in planes",
         ),
         ("a.tif", (100, 120, 3), {"photometric": "ycbcr"}, "YCBCR with compression NONE"),
         (

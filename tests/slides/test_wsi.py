@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_refused(shared_data, tmp_path):
     refused(SlideError, tmp_path.name, open_slide, tmp_path)
     refused(SlideError, r"gone\.svs", open_slide, tmp_path / "gone.svs")
     # its preamble is that of a TIFF
-    with pytest.raises(SlideError, match="CT slice, not a slide: give the folder of its series"):
+    with pytest.raises(SlideError, match=r"pydicom_CT_small\.dcm.* CT slice, not a slide"):
         open_slide(shared_data / "ct_volumes" / "pydicom_CT_small.dcm")
 
 
@@ -235,8 +235,8 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
     [
         ("empty.svs", b"", "is empty"),
         ("zeros.svs", bytes(5000), "starts with zero bytes"),
-        ("text.svs", b"slide_id,label\nA,1\n", "a text file that begins with 'slide_id,label'"),
-        ("page.svs", b"<!DOCTYPE html><html>403", "a web page: the download was refused"),
+        ("text.svs", b"slide_id,label\nA,1\n", "text file .* 'slide_id,label'"),
+        ("page.svs", b"<!DOCTYPE html><html>403", "a web page"),
         ("lfs.svs", b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
         ("zip.svs", b"PK\x03\x04" + bytes(100), "is a ZIP archive"),
         ("gz.tiff", gzip.compress(b"x" * 100, mtime=0), "is a gzip archive"),

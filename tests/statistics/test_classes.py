@@ -121,7 +121,8 @@ def test_an_absent_class_leaves_the_means_undefined_and_the_others_their_values(
 def test_one_class_alone_and_no_bags_have_reasons():
     y = np.zeros(4, dtype=np.int64)
     metrics = multiclass(y, P[:4])
-    assert metrics.by_part["0"]["auroc"].reason == "all 4 bags are of class 0"
+    reason = metrics.by_part["0"]["auroc"].reason
+    assert "all 4 bags" in reason and "class 0" in reason
     none = multiclass(y[:0], P[:0])
     assert all(v is None for v in values(none).values())
 
@@ -178,8 +179,8 @@ def test_two_classes_without_a_threshold_or_a_class_have_reasons():
     assert undefined == {"f1", "balanced_accuracy", "accuracy"}
     metrics = binary(np.zeros(3, int), p, threshold=0.5).overall
     for name in ("auroc", "average_precision", "balanced_accuracy"):
-        assert (metrics[name].reason or "").startswith("only one class among 3 bags")
-    assert metrics["f1"].reason == "no positive among 3 bags: F1 is undefined"
+        assert "one class among 3 bags" in metrics[name].reason
+    assert "no positive among 3 bags" in metrics["f1"].reason and "F1" in metrics["f1"].reason
 
 
 def test_a_certain_mistake_has_a_finite_likelihood():
@@ -330,7 +331,7 @@ def test_calls_of_a_single_class_cannot_be_judged(label, right):
     found = binary_metrics(y, p, threshold=0.5, draws=draws).overall
     keys = ("auroc", "f1", "f1_at_0.5", "balanced_accuracy", "accuracy")
     assert [key for key in keys if found[key].value is not None] == []
-    assert "only one class among 22 bags" in found["accuracy"].reason
+    assert "one class among 22 bags" in found["accuracy"].reason
     assert found["brier"].value == pytest.approx((likely - label) ** 2)
     rows = np.tile([1 - likely, likely, 0.0], (n, 1))
     several = multiclass_metrics(y, rows, names=("a", "b", "c"), draws=draws).overall

@@ -173,8 +173,8 @@ def test_undefined_metrics_have_reasons():
     ends = judged(times=times).by_part
     early = ends["2"]["auroc"]
     late = ends["12.5"]["auroc"]
-    assert early.value is None and "no event until time 2 " in early.reason
-    assert late.value is None and "without an event until time 12.5 " in late.reason
+    assert early.value is None and "no event until" in early.reason and " 2 " in early.reason
+    assert late.value is None and "without an event" in late.reason and " 12.5 " in late.reason
     # A time before the first event has no weight in the mean.
     times = np.array([2, 4, 6, 8, 9.0])
     mean = judged(times=times)

@@ -90,7 +90,7 @@ def test_a_bag_with_too_few_instances_is_refused():
         min_instances = 4
 
     Four.check_bag(bag(4))
-    refused(BagError, "needs 4 instances or more, but the bag has 3: leave", Four.check_bag, bag(3))
+    refused(BagError, "needs 4 instances .* has 3: leave", Four.check_bag, bag(3))
 
 
 def test_prediction_leaves_out_a_bag_without_coordinates(runs, copied, tmp_path, capsys):

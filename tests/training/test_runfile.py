@@ -121,7 +121,7 @@ def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
     assert RunConfig.from_dict(load_yaml(file)) == config
     file.write_text(commented(config))
     assert read_run(file, {}) == config
-    assert "# Weight λ of the KL" in file.read_text()
+    assert "# Weight λ" in file.read_text()
 
 
 @pytest.mark.parametrize("classes", ["a b", "a,b", "[a,b]", "a, b", "no yes", "0,1,2", "[0, 1]"])

@@ -97,7 +97,7 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
     assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])
     assert prior["effective"] == [0.5, 0.5]
     moved = read_predictions(run.predictions)
-    assert "from class shares 0.5, 0.5 (in the loss) to" in moved.metadata.prior
+    assert "class shares 0.5, 0.5 (in the loss)" in moved.metadata.prior
     stored = json.loads(run.threshold_file.read_text())
     assert stored["chosen"].startswith("sensitivity=0.95")
     again = predict_folder(run.path, config.data.features, out=tmp_path / "again").folder
@@ -120,7 +120,7 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
     other = replace(config, model="dsmil")
     other = replace(other, model_arguments={"labels": "independent", "n_classes": 2})
     run = reported(with_training(other, threshold="f1"), tmp_path / "dsmil")
-    assert "the loss is no class likelihood" in read_predictions(run.predictions).metadata.prior
+    assert "no class likelihood" in read_predictions(run.predictions).metadata.prior
 
 
 def test_the_correction_is_that_of_the_worked_examples():

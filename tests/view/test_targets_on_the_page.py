@@ -51,20 +51,22 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
 
 
 def test_captions_say_what_colours_speak_for(tables):
-    directions = {
-        "ordinal": "red speaks for a higher grade, blue for a lower one",
-        "multilabel": "red speaks for the finding, blue against it",
-        "regression": "red raises the value, blue lowers it",
-        "survival": "red raises the risk, blue lowers it",
+    aims = {
+        "ordinal": "higher grade",
+        "multilabel": "the finding",
+        "regression": "the value",
+        "survival": "the risk",
     }
     captions = {task: resolve(table, "auto").caption for task, table in tables.items()}
-    for task, expected in directions.items():
-        assert expected in captions[task]
-    # classes have no direction
-    assert not any(direction in captions["binary"] for direction in directions.values())
-    shown = resolve(tables["survival"], "contribution").caption
-    assert "red raises the risk" in shown
-    assert "raises the logit of the class" in resolve(tables["binary"], "contribution").caption
+    for task, aim in aims.items():
+        up, down = tables[task].of_task.words.towards
+        assert aim in up
+        assert f"red {up}, blue {down}" in captions[task]
+        # classes have no direction
+        assert f"red {up}" not in captions["binary"]
+    for task, raised in (("survival", "the risk"), ("binary", "the logit of the class")):
+        assert tables[task].of_task.words.raised == raised
+        assert f"red raises {raised}" in resolve(tables[task], "contribution").caption
 
 
 def words_of(table):

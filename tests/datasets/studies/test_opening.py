@@ -72,7 +72,7 @@ def test_a_cohorts_own_labels_of_instances(cohort, tmp_path):
     assert study.instance_labels == overrides
     assert not (tmp_path / "out" / "instance_labels").exists()
     assert study.counts["known instances"] == size("001")
-    assert study.counts["labels that a derivation would change"] == 1
+    assert record(study)["labels_a_derivation_would_change"] == ["001"]
     np.save(overrides / "002.npy", np.zeros(99, np.int64))
     with pytest.raises(BagError, match=r"'002' .*99"):
         open_study("table", cohort, out=tmp_path / "out")
@@ -110,7 +110,7 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path):
     assert study.instance_labels is None and not (out / "instance_labels").exists()
     for text, message in (
         ('{"name": "camelyon16", "unfinished": true}', r"dataset\.json was not finished"),
-        ("{}", r"dataset\.json is damaged: name is missing"),
+        ("{}", r"dataset\.json.*: name is missing"),
         ("[", r"dataset\.json is damaged"),
     ):
         (out / "dataset.json").write_text(text)
@@ -267,10 +267,10 @@ NOT_FOUND.args = ("404",)  # its constructor needs a response of the Hub
 @pytest.mark.parametrize(
     ("error", "fact"),
     [
-        (OfflineModeIsEnabled("offline"), "the Hugging Face Hub cannot be reached"),
-        (LocalEntryNotFoundError("no connection"), "the Hugging Face Hub cannot be reached"),
-        (HFValidationError("bad"), "is not a repository name"),
-        (NOT_FOUND, "cannot be fetched from the Hugging Face Hub: 404"),
+        (OfflineModeIsEnabled("offline"), "Hub cannot be reached"),
+        (LocalEntryNotFoundError("no connection"), "Hub cannot be reached"),
+        (HFValidationError("bad"), "'authors/set'.* repository name"),
+        (NOT_FOUND, "authors/set cannot be fetched.*: 404"),
     ],
 )
 def test_the_hub_that_does_not_answer(tmp_path, monkeypatch, error, fact):
@@ -287,7 +287,7 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(hub, tmp_path, mo
         fetch_release("authors/set", tmp_path / "into", feature_set=name, revision=None)
 
     for name, fact in (
-        ("features_ctrans", "holds no features named features_ctrans"),
+        ("features_ctrans", "named features_ctrans"),
         (None, "give --feature-set"),
     ):
         refused(InputError, fact, fetch, name)

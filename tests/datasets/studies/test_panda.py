@@ -176,11 +176,11 @@ def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw):
     for name in (RADBOUD, KAROLINSKA, BENIGN):
         assert set(marks(study)[name]) == {-1}
     assert record(study)["damaged_masks"] == [RADBOUD, KAROLINSKA]
-    assert any("64x32 pixels, but its slide has 99x99" in note for note in study.notes)
+    assert any("64x32 pixels" in note and "99x99" in note for note in study.notes)
     (raw.root / "train_label_masks").rename(raw.root / "elsewhere")
     study = raw.open()
     assert study.instance_labels is None
-    assert any("train_label_masks, so patches have no labels" in note for note in study.notes)
+    assert any("train_label_masks" in note and "no labels" in note for note in study.notes)
 
 
 def test_the_authors_folder_without_any_table(authors, tmp_path):
@@ -202,8 +202,9 @@ def test_grades_of_the_authors_folder_need_a_table(authors, tmp_path):
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     options = StudyOptions(grades=True, labels=tmp_path / "train.csv")
     study = open_study("panda", authors, out=out, options=options)
-    left_out = {NAMES[-1]: "its ISUP grade is unknown: it is not in train.csv"}
-    assert record(study)["excluded"] == left_out
+    excluded = record(study)["excluded"]
+    assert set(excluded) == {NAMES[-1]}
+    assert "ISUP" in excluded[NAMES[-1]] and "train.csv" in excluded[NAMES[-1]]
 
 
 TRAIN = "image_id,isup_grade,data_provider\n"
@@ -213,18 +214,14 @@ PARTS = "slide_name,Partition,isup_0\n"
 @pytest.mark.parametrize(
     ("name", "text", "fact"),
     [
-        ("train.csv", None, r"train\.csv of PANDA's raw download is missing"),
+        ("train.csv", None, r"train\.csv.* is missing"),
         ("partition_PANDA.csv", None, r"partition_PANDA\.csv \(columns slide_name, Partition"),
         ("train.csv", "image_id,isup_grade\na,1\n", r"train\.csv has no column 'data_provider'"),
         ("train.csv", f"{TRAIN}a,7,radboud\n", "the ISUP grade '7'"),
         ("train.csv", f"{TRAIN}a,1,oslo\n", "radboud or karolinska"),
-        (
-            "partition_PANDA.csv",
-            "name,part\na,train\n",
-            "no column 'Partition': it has name, part",
-        ),
+        ("partition_PANDA.csv", "name,part\na,train\n", "'Partition'.* name, part"),
         ("partition_PANDA.csv", f"{PARTS}a,first,1\n", "in the part 'first'"),
-        ("partition_PANDA.csv", f"{PARTS}a,train,x\n", "'a' has 'x' among the columns isup_0"),
+        ("partition_PANDA.csv", f"{PARTS}a,train,x\n", "'a' has 'x'.*isup_0"),
     ],
 )
 def test_tables_that_are_missing_or_wrong(raw, name, text, fact):
