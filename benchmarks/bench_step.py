@@ -145,11 +145,11 @@ def adam(name: str, **arguments: Any) -> Step:
     return make_optimizer(model, TrainingConfig()).step
 
 
-def theirs(model: nn.Module, bags: Bags) -> Step:
+def theirs(model: nn.Module, bags: Bags, *, has_graph: bool = True) -> Step:
     """Return a step of a torchmil model on the padded batch of its own collate function."""
     batch = padded(bags)
     inputs = (batch["Y"], batch["X"])
-    if not isinstance(model, TransformerABMIL):
+    if has_graph and not isinstance(model, TransformerABMIL):
         inputs += (batch["adj"],)
     model.train().to(DEVICE)
 
