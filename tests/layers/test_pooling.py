@@ -130,7 +130,7 @@ def test_the_soft_maximum_and_its_gradients_are_those_of_its_equation(classes):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_blocks_are_the_samples_and_moments_those_of_all_weights(monkeypatch, own):
-    monkeypatch.setattr("probsa.layers.pooling.BLOCK", 70)
+    monkeypatch.setattr("probsa.variational.posteriors.BLOCK", 70)
     f, h, u = inputs((23,), samples=8, classes=2, own=own)
     blocks = list(cached_blocks(f, u @ h.T))
     assert [b[0].shape[-2] for b in blocks] == [3, 3, 2]

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import as_segments, is_on_cpu, segment_softmax, segment_sum, without_autocast
-from ..variational import BLOCK
+from ..variational import block_size
 
 Scores = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
 """Logits of the weights, shared by all classes or one for each."""
@@ -110,7 +110,7 @@ def weigh(a: Weights, values: Values) -> Float[Tensor, "s classes"]:
 
 def cached_blocks(scores: Scores, values: Values) -> Iterator[tuple[Scores, Values]]:
     """Yield the samples of one bag, so many at a time that a block stays in cache."""
-    step = max(1, BLOCK // scores.shape[-1])
+    step = max(1, block_size(scores) // scores.shape[-1])
     for start in range(0, scores.shape[-2], step):
         samples = slice(start, start + step)
         block_values = values

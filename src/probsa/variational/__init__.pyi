@@ -26,7 +26,7 @@ from .options import MapOptions as MapOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
 from .options import RateSchedule as RateSchedule
-from .posteriors import BLOCK as BLOCK
+from .posteriors import block_size as block_size
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac
 from .posteriors import Posterior as Posterior
