@@ -27,7 +27,7 @@ class Correlated(Posterior):
 
     def sample(self, count, streams):
         assert not torch.is_autocast_enabled("cpu")
-        noise = streams.normal(count, like=self.mean.detach())
+        noise = streams.normal(count, like=self.mean.detach()).split(list(streams.sizes), 1)
         parts = [
             torch.linalg.solve_triangular(root.T, own.T, upper=True).T
             for root, own in zip(self.roots, noise, strict=True)
@@ -93,7 +93,7 @@ def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training):
     with torch.set_grad_enabled(training):
         out = model.train(training)(bags, generator=torch.Generator().manual_seed(3))
     generators = model.streams(bags, torch.Generator().manual_seed(3))
-    noise = torch.cat(Streams(bags.sizes, generators).normal(2000, like=out.attention.mean), 1).T
+    noise = Streams(bags.sizes, generators).normal(2000, like=out.attention.mean).T
     with torch.no_grad():
         roots = torch.block_diag(*(root.inverse().T for root in out.attention.roots))
         want = by_hand(model, bags, out.attention.mean[:, None] + roots @ noise)

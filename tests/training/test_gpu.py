@@ -193,3 +193,33 @@ def test_a_slide_of_many_patches_takes_memory_in_proportion():
         peaks.append(torch.cuda.max_memory_allocated())
     assert peaks[2] < 4.5 * peaks[0], "memory grows faster than the number of patches"
     assert peaks[2] > peaks[0]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_neither_a_step_nor_a_prediction_waits_for_the_device(name):
+    bag_list = []
+    for n in (40, 300, 300):
+        bag = random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2)
+        cells = torch.arange(n)
+        bag_list.append(replace(bag, coords=torch.stack([cells % 20, cells // 20], 1).float()))
+    bags = pack(bag_list).to("cuda")
+    model = models.build(name, in_dim=6).cuda()
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(weights, fused=True) if weights else None
+
+    def step() -> None:
+        model.train()
+        out = model(bags, generator=torch.Generator().manual_seed(0))
+        sum(model.losses(out, bags).values()).backward()
+        if optimizer is not None:
+            optimizer.step()
+        with torch.no_grad():
+            model.eval()(bags)
+
+    step()  # makes handles and caches, which waits
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -26,11 +26,11 @@ from .options import MapOptions as MapOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
 from .options import RateSchedule as RateSchedule
-from .posteriors import block_size as block_size
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac
 from .posteriors import Posterior as Posterior
 from .posteriors import Streams as Streams
+from .posteriors import block_size as block_size
 from .posteriors import probability_positive as probability_positive
 from .posteriors import sample_blocks as sample_blocks
 from .priors import Dirichlet as Dirichlet
