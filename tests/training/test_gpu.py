@@ -54,8 +54,17 @@ def drawn_on_the_cpu(monkeypatch):
             stream = twins.setdefault(id(generator), (generator, twin))[1]
         return z.copy_(normal(torch.empty(z.shape, dtype=z.dtype), mean, std, generator=stream))
 
+    def same_counted(seeds, sizes, samples, *, first, like):
+        parts = []
+        for seed, n in zip(seeds, sizes, strict=True):
+            stream = torch.Generator().manual_seed(seed)
+            drawn = normal(torch.empty(first + samples, n, dtype=like.dtype), generator=stream)
+            parts.append(drawn[first:])
+        return torch.cat(parts, 1).to(like.device)
+
     monkeypatch.setattr(torch.Tensor, "bernoulli_", same_signs)
     monkeypatch.setattr(torch.Tensor, "normal_", same_noise)
+    monkeypatch.setattr("probsa.variational.posteriors.counted_normal", same_counted)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "argmax", "softmax"])
