@@ -299,7 +299,7 @@ class TrainingLoop:
         return out
 
     def _on_device(self, bags: Bags) -> Bags:
-        return self.standardizer(bags.to(self.device, torch.float32))
+        return self.standardizer(bags.to(self.device))
 
     def _divergence(self, problem: str) -> InputError:
         return InputError(f"epoch {self.progress.epoch + 1}: {problem}; {REMEDY}")
@@ -397,7 +397,7 @@ class _StandardizedBags(Sequence[Bag]):
 
     def __getitem__(self, k: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
         bag = self.loop.reader.labelled(self.names[k])
-        standardized = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+        standardized = self.loop.standardizer(pack([bag]))
         return replace(bag, x=standardized.x)
 
 
@@ -566,7 +566,7 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         reader = BagReader(prepared.bags, prepared.targets, model=model.name)
         moments: list[Tensor] = []  # mean and variance of each bag: (2, instances, classes)
         for name in names:
-            bags = standardizer(reader[Shard((name,), 1)].to(device, torch.float32))
+            bags = standardizer(reader[Shard((name,), 1)].to(device))
             q = model(bags).attention
             stacked = torch.stack([q.mean, q.variance]).double().cpu()
             moments.append(stacked.view(2, len(bags.x), -1))
