@@ -1,11 +1,13 @@
 """Stage 8: the batches of an epoch, and the loader that reads them.
 
-The plan of an epoch depends only on (seed, epoch), so a resumed run sees the same batches. Worker
-processes may read ahead, and several ranks may share a batch, without changing the plan.
+The plan of an epoch depends only on (seed, epoch), so a resumed run sees the same batches. A thread
+or worker processes read ahead, and several ranks may share a batch, without changing the plan.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..core import Bag, Bags, pack, random_stream
 from ..models import look_up
 from ..tasks import Target
+from .read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
@@ -96,23 +99,42 @@ def as_label(target: Target | None) -> int | float | torch.Tensor | None:
 
 
 class Loader:
-    """Reads the packed batches of an epoch, in this process or in `workers` that read ahead.
+    """Reads the packed batches of an epoch ahead: on a thread, or in `workers` processes.
 
-    The workers live as long as the loader. Batches are in ordinary memory, not pinned.
+    The processes live as long as the loader. For a CUDA device, batches are in pinned memory.
     """
 
-    def __init__(self, reader: BagReader, *, workers: int = 0) -> None:
+    def __init__(self, reader: BagReader, *, workers: int = 0, device: torch.device) -> None:
+        self.workers = workers
+        self.device = device
         self.shards: list[Shard] = []
         """Those of the next epoch; replaced before each one, so that workers keep their caches."""
+        self.waited = 0.0
+        """Seconds for which steps have waited for batches."""
         self.batches: Iterable[Bags] = DataLoader(
             reader,
             batch_size=None,
             sampler=self.shards,
             num_workers=workers,
             persistent_workers=workers > 0,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # torch's own stays as it is
         )
 
-    def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:
-        """Yield each shard with its bags, in order."""
+    @contextmanager
+    def epoch(self, shards: Sequence[Shard]) -> Iterator[Iterator[tuple[Shard, Bags]]]:
+        """Yield an iterator over shards with their bags, in order; no thread outlives the block."""
         self.shards[:] = shards
-        yield from zip(shards, self.batches, strict=True)
+        if self.workers:
+            reading = nullcontext(iter(self.batches))
+        else:
+            reading = read_ahead(self.batches, device=self.device)
+        with reading as batches:
+            yield zip(shards, self._timed(batches), strict=True)
+
+    def _timed(self, batches: Iterator[Bags]) -> Iterator[Bags]:
+        start = time.perf_counter()
+        for bags in batches:
+            self.waited += time.perf_counter() - start
+            yield bags
+            start = time.perf_counter()

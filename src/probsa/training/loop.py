@@ -105,6 +105,8 @@ class TrainingLoop:
         self.model = self.kept = model.to(device)
         """`kept` is what is validated and stored as the best: the model, or its average."""
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
+        workers = config.training.workers
+        self.loader = Loader(self.reader, workers=workers, device=device)
         self.average: AveragedModel | None = None
         self._collapsed = False
         self._validated: Tensor | None = None
@@ -128,7 +130,6 @@ class TrainingLoop:
                 if self.average is not None:
                     self.kept.load_state_dict({**model.state_dict(), **checkpoint.part("average")})
                     self.average.n_averaged.fill_(self.progress.step)
-        self.loader = Loader(self.reader, workers=settings.workers)
         self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
 
@@ -209,14 +210,15 @@ class TrainingLoop:
         shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
         sums: dict[str, Tensor] = {}
         weight = 0.0
-        for k, (part, bags) in enumerate(self.loader.epoch(shards)):
-            weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
-            for name, value in self.step(part, bags, weight).items():
-                sums[name] = sums.get(name, 0) + value * part.whole
-            progress.step += 1
-            if self.average is not None:
-                self.average.update_parameters(self.model)
-            self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
+        with self.loader.epoch(shards) as batches:
+            for k, (part, bags) in enumerate(batches):
+                weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
+                for name, value in self.step(part, bags, weight).items():
+                    sums[name] = sums.get(name, 0) + value * part.whole
+                progress.step += 1
+                if self.average is not None:
+                    self.average.update_parameters(self.model)
+                self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
         count = len(self.prepared.split.train)
         ranks = self.world.gather({name: float(total) / count for name, total in sums.items()})
         terms = {name: sum(rank[name] for rank in ranks) for name in sums}
@@ -260,9 +262,9 @@ class TrainingLoop:
         task = self.prepared.table.task
         names = self.prepared.split.val[self.world.rank :: self.world.size]
         size = self.settings.batch_size
-        predictions = [
-            self._predict_batch(names[start : start + size]) for start in range(0, len(names), size)
-        ]
+        shards = [Shard(names[start : start + size], size) for start in range(0, len(names), size)]
+        with self.loader.epoch(shards) as batches:
+            predictions = [self._predict_batch(bags) for _, bags in batches]
         # every process gets the bags of all, rank by rank
         ranks = self.world.gather((names, predictions))
         if not self.prepared.split.val:
@@ -283,9 +285,9 @@ class TrainingLoop:
         targets = [self.prepared.targets[name] for name in names]
         return validation_scores(targets, p, nll=nll, task=task)
 
-    def _predict_batch(self, names: tuple[str, ...]) -> "_BatchPrediction":
+    def _predict_batch(self, bags: Bags) -> "_BatchPrediction":
         """Return what is predicted for some validation bags, in memory of the CPU."""
-        out = self.predict(self.reader[Shard(names, self.settings.batch_size)])
+        out = self.predict(bags)
         return _BatchPrediction(out.probability.cpu().double(), out.logits.cpu().double())
 
     @torch.no_grad()
