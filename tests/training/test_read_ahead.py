@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import h5py
 import pytest
 import torch
+from support import forks
 from support.made_runs import (
     Breaker,
     Stopped,
@@ -155,3 +156,35 @@ def test_the_loader_draws_nothing_from_the_generator_of_torch(config, tmp_path):
             assert isinstance(bags, Bags)
             assert bags.names == part.names
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# A run that sends itself a signal while its thread reads the first bag of a batch.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from probsa.datasets.bag_set import BagSet
+read = BagSet.bag
+
+def slow(bags, name):
+    if threading.current_thread() is not threading.main_thread():
+        print("reading", name, flush=True)
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(1)
+    return read(bags, name)
+
+BagSet.bag = slow
+from probsa.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_a_command_before_its_thread_reads_another_bag(
+    config, tmp_path, number, status
+):
+    data = config.data
+    arguments = ["train", "--features", data.features, "--labels", data.labels, "--test-fold", 0]
+    arguments += ["--model", "abmil", "--device", "cpu", "--out", tmp_path / "run"]
+    program = INTERRUPTED.format(number=number, arguments=[str(a) for a in arguments])
+    done = forks.run(program)
+    assert done.returncode == status, done.errors()
+    assert done.output().count("reading") == 1

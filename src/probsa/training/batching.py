@@ -7,6 +7,7 @@ or worker processes read ahead, and several ranks may share a batch, without cha
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -82,12 +83,16 @@ class BagReader(Dataset[Bags]):
         self.bags = bags
         self.targets = targets
         self.model = model
+        self.stopped = False
+        """Whether nobody wants the batch any more that a thread is reading."""
 
     def __getitem__(self, batch: Shard) -> Bags:
         return pack([self.labelled(name) for name in batch.names])
 
     def labelled(self, name: str) -> Bag:
         """Return a bag with its label; a BagError says why the model cannot use it."""
+        if self.stopped:
+            raise CancelledError
         bag = self.bags.bag(name)
         look_up(self.model).model.check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
@@ -105,6 +110,7 @@ class Loader:
     """
 
     def __init__(self, reader: BagReader, *, workers: int = 0, device: torch.device) -> None:
+        self.reader = reader
         self.workers = workers
         self.device = device
         self.shards: list[Shard] = []
@@ -129,8 +135,14 @@ class Loader:
             reading = nullcontext(iter(self.batches))
         else:
             reading = read_ahead(self.batches, device=self.device)
-        with reading as batches:
-            yield zip(shards, self._timed(batches), strict=True)
+        try:
+            with reading as batches:
+                try:
+                    yield zip(shards, self._timed(batches), strict=True)
+                finally:
+                    self.reader.stopped = True  # the thread ends before its next bag
+        finally:
+            self.reader.stopped = False
 
     def _timed(self, batches: Iterator[Bags]) -> Iterator[Bags]:
         start = time.perf_counter()
