@@ -41,6 +41,7 @@ from .checkpoints import (
     save_checkpoint,
 )
 from .config import ASSUMED, RunConfig
+from .device_memory import StepMemory
 from .devices import World, choose_device, precision_context, thread_count, world
 from .objective import stack_targets
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
@@ -107,6 +108,7 @@ class TrainingLoop:
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
         workers = config.training.workers
         self.loader = Loader(self.reader, workers=workers, device=device)
+        self.memory = StepMemory(device, precision=config.training.precision)
         self.average: AveragedModel | None = None
         self._collapsed = False
         self._validated: Tensor | None = None
@@ -213,7 +215,9 @@ class TrainingLoop:
         with self.loader.epoch(shards) as batches:
             for k, (part, bags) in enumerate(batches):
                 weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
-                for name, value in self.step(part, bags, weight).items():
+                with self.memory.step(bags, is_training=True):
+                    step_terms = self.step(part, bags, weight)
+                for name, value in step_terms.items():
                     sums[name] = sums.get(name, 0) + value * part.whole
                 progress.step += 1
                 if self.average is not None:
@@ -295,7 +299,10 @@ class TrainingLoop:
         """Return the output of the model that is validated, without explanations."""
         self.kept.eval()
         self.kept.explains = False
-        with precision_context(self.settings.precision, self.device):
+        with (
+            self.memory.step(bags, is_training=False),
+            precision_context(self.settings.precision, self.device),
+        ):
             out = self.kept(self._on_device(bags))
         self.kept.explains = True
         return out
