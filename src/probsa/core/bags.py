@@ -256,7 +256,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
         advice="all bags of a batch must have the same, or the result of one depends on the others",
     )
     for bag in bags:
-        _check(bag)
+        check_bag(bag)
     bags = [replace(bag, **_unique_graph(bag)) for bag in bags]
     device = bags[0].x.device
     labels = _labels(bags)
@@ -491,7 +491,13 @@ def _facts(bag: Bag) -> dict[str, int | str]:
     }
 
 
-def _check(bag: Bag) -> None:
+def check_bag(bag: Bag) -> None:
+    """Refuse a bag that `pack` cannot use.
+
+    Raises:
+        BagError: the bag is empty, its numbers of rows do not agree, a value is not finite, or an
+            index is out of range.
+    """
     where = f"bag {bag.name!r}"
     instances = len(bag.x)
     pairs = bag.edges.shape[1]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -22,6 +22,7 @@ from .read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
+    from .residency import ResidentReader
 
 Batch = tuple[str, ...]
 
@@ -87,13 +88,21 @@ class BagReader(Dataset[Bags]):
         """Whether nobody wants the batch any more that a thread is reading."""
 
     def __getitem__(self, batch: Shard) -> Bags:
-        return pack([self.labelled(name) for name in batch.names])
+        return pack(self.read(batch))
+
+    def read(self, batch: Shard) -> list[Bag]:
+        """Return the bags of a shard, with labels."""
+        return [self.labelled(name) for name in batch.names]
+
+    def bag(self, name: str) -> Bag:
+        """Return a bag without its label."""
+        return self.bags.bag(name)
 
     def labelled(self, name: str) -> Bag:
         """Return a bag with its label; a BagError says why the model cannot use it."""
         if self.stopped:
             raise CancelledError
-        bag = self.bags.bag(name)
+        bag = self.bag(name)
         look_up(self.model).model.check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
@@ -117,13 +126,25 @@ class Loader:
         """Those of the next epoch; replaced before each one, so that workers keep their caches."""
         self.waited = 0.0
         """Seconds for which steps have waited for batches."""
-        self.batches: Iterable[Bags] = DataLoader(
-            reader,
+        self.complete: Callable[[Any], Bags] | None = None
+        """Makes bags of what is read; None if it is bags."""
+        self.batches = self._batches()
+
+    def keep_features(self, reader: "ResidentReader") -> None:
+        """Read on the thread without the features that stay on the device, which are added here."""
+        assert not self.workers  # processes would not know what is on the device
+        self.reader = reader
+        self.complete = reader.resident.on_device
+        self.batches = self._batches()
+
+    def _batches(self) -> Iterable[Any]:
+        return DataLoader(
+            self.reader,
             batch_size=None,
             sampler=self.shards,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            pin_memory=device.type == "cuda",
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # torch's own stays as it is
         )
 
@@ -144,9 +165,9 @@ class Loader:
         finally:
             self.reader.stopped = False
 
-    def _timed(self, batches: Iterator[Bags]) -> Iterator[Bags]:
+    def _timed(self, batches: Iterator[Any]) -> Iterator[Bags]:
         start = time.perf_counter()
-        for bags in batches:
+        for batch in batches:
             self.waited += time.perf_counter() - start
-            yield bags
+            yield batch if self.complete is None else self.complete(batch)
             start = time.perf_counter()

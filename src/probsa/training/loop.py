@@ -48,6 +48,7 @@ from .optimizers import averaged_model, clip_gradients, make_optimizer, set_lear
 from .preparation import PreparedData, build_model, prepare
 from .recipes import default_recipe
 from .reporting import Reporter
+from .residency import ResidentReader, resident_features
 from .run_folder import RunFolder, open_run
 from .trackers import TrackedRun, tracked
 from .validation import SCORES, check_selection, chosen_row, validation_scores
@@ -158,6 +159,7 @@ class TrainingLoop:
         progress = self.progress
         patience = self.settings.patience or math.inf
         first_epoch = progress.epoch
+        self._keep_features()
         self.reporter.start(done=first_epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
@@ -182,6 +184,19 @@ class TrainingLoop:
         if progress.epoch > first_epoch:
             self._note_nothing_learned()
         self.world.wait()
+
+    def _keep_features(self) -> None:
+        """Let the features of bags stay on a CUDA device, as far as it has room for them."""
+        if self.model.fits_directly or self.loader.workers:
+            return
+        names = (*self.prepared.split.train, *self.prepared.split.val)
+        resident = resident_features(self.prepared.bags, names, device=self.device)
+        if resident is not None:
+            self.loader.keep_features(ResidentReader(self.reader, resident))
+            self.reporter.remark(
+                f"the features of {len(resident.names)} of {counted(len(names), 'bag')} stay on "
+                f"{self.device} ({resident.nbytes / 1e9:.3g} GB)"
+            )
 
     def fit(self) -> dict[str, Any]:
         """Fit the model in one go; return the row of its only epoch."""
