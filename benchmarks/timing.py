@@ -162,10 +162,7 @@ def first_batches(config: RunConfig, prepared: PreparedData) -> list[Bags]:
     )
     reader = BagReader(prepared.bags, prepared.targets, model=config.model)
     standardizer = prepared.standardizer.to(device)
-    return [
-        standardizer(reader[Shard(names, len(names))].to(device, torch.float32))
-        for names in plan[:BATCHES]
-    ]
+    return [standardizer(reader[Shard(names, len(names))].to(device)) for names in plan[:BATCHES]]
 
 
 def our_step(model: Model, config: RunConfig, batches: Sequence[Bags]) -> Step:

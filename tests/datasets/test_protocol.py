@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from support.refusals import refused
 
 from probsa.core import pack, write_bag
@@ -234,5 +235,8 @@ def test_the_test_part_cannot_be_read_by_training_or_its_workers(tmp_path):
     pack([reader.labelled(n) for n in (*prepared.split.train, *prepared.split.val)])
     for name in prepared.split.test:
         refused(InputError, f"bag '{name}' .* in the test part", reader.labelled, name)
-    with pytest.raises(InputError, match=r"bag 'b0' .* in the test part"):
-        list(Loader(reader, workers=1).epoch([Shard(("b5", "b0"), 2)]))
+    for workers in (0, 1):
+        loader = Loader(reader, workers=workers, device=torch.device("cpu"))
+        reading = loader.epoch([Shard(("b5", "b0"), 2)])
+        with pytest.raises(InputError, match=r"bag 'b0' .* in the test part"), reading as batches:
+            list(batches)

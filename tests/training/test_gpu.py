@@ -12,10 +12,12 @@ from support.random_bags import random_bag
 from probsa import load, models, pack
 from probsa.core import Bag, segments
 from probsa.datasets import open_bags
+from probsa.errors import InputError
 from probsa.features import build
 from probsa.features.resnet import ResNet
 from probsa.layers.transformer import bag_attention
-from probsa.training import load_checkpoint, train
+from probsa.training import load_checkpoint, residency, train
+from probsa.training.loop import TrainingLoop
 
 pytestmark = [
     pytest.mark.gpu,
@@ -232,3 +234,36 @@ def test_neither_a_step_nor_a_prediction_waits_for_the_device(name):
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_pinned_bags_arrive_as_they_are():
+    bag_list = []
+    for n in SIZES:
+        bag = random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2)
+        bag_list.append(replace(bag, x=bag.x.half()))
+    bags = pack(bag_list)
+    pinned = bags.pin_memory()
+    assert pinned.x.is_pinned() and pinned.segments.index.is_pinned()
+    moved = pinned.to("cuda")
+    torch.cuda.synchronize()
+    assert moved.x.dtype == torch.float16
+    assert torch.equal(moved.x.cpu(), bags.x) and torch.equal(moved.edges.cpu(), bags.edges)
+
+
+def test_a_run_whose_features_stay_learns_what_one_that_copies_them_learns(tmp_path, monkeypatch):
+    config = make_config(tmp_path / "data", model="abmil", device="cuda")
+    kept = train(config, tmp_path / "kept")
+    monkeypatch.setattr(residency, "SHARE", 0.0)
+    copied = train(config, tmp_path / "copied")
+    for one, other in zip(history_of(kept), history_of(copied), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_a_step_that_is_too_large_is_explained(tmp_path, monkeypatch):
+    def greedy(loop, part, bags, weight):
+        torch.empty(10**13, dtype=torch.uint8, device=loop.device)
+
+    monkeypatch.setattr(TrainingLoop, "step", greedy)
+    config = make_config(tmp_path / "data", model="abmil", device="cuda")
+    with pytest.raises(InputError, match=r"cuda.* ran out of memory in a step"):
+        train(config, tmp_path / "run")

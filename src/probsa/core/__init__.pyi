@@ -18,6 +18,7 @@ from .bag_files import pt_files as pt_files
 from .bags import Bag as Bag
 from .bags import Bags as Bags
 from .bags import as_array as as_array
+from .bags import check_bag as check_bag
 from .bags import join_bags as join_bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags

@@ -195,15 +195,28 @@ class Bags:
         return degrees(self.edges, self.weights, len(self.x))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Bags":
-        """Return the bags on another device; `dtype`, if given, applies to the features only."""
+        """Return the bags on another device; `dtype`, if given, applies to the features only.
+
+        The features travel in the type that they have. A copy from pinned memory is not waited for.
+        """
+        non_blocking = self.x.is_pinned()
         moved: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name != "host_coords" and isinstance(value, Tensor | Segments | Elimination):
-                moved[f.name] = value.to(device)
+                moved[f.name] = value.to(device, non_blocking=non_blocking)
         if dtype is not None:
             moved["x"] = moved["x"].to(dtype)
         return replace(self, **moved)
+
+    def pin_memory(self) -> "Bags":
+        """Return the bags in pinned memory, from which a GPU copies while the host goes on."""
+        pinned: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name != "host_coords" and isinstance(value, Tensor | Segments | Elimination):
+                pinned[f.name] = value.pin_memory()
+        return replace(self, **pinned)
 
 
 def as_array(values: object) -> Shaped[np.ndarray, "..."]:
@@ -243,7 +256,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
         advice="all bags of a batch must have the same, or the result of one depends on the others",
     )
     for bag in bags:
-        _check(bag)
+        check_bag(bag)
     bags = [replace(bag, **_unique_graph(bag)) for bag in bags]
     device = bags[0].x.device
     labels = _labels(bags)
@@ -478,7 +491,13 @@ def _facts(bag: Bag) -> dict[str, int | str]:
     }
 
 
-def _check(bag: Bag) -> None:
+def check_bag(bag: Bag) -> None:
+    """Refuse a bag that `pack` cannot use.
+
+    Raises:
+        BagError: the bag is empty, its numbers of rows do not agree, a value is not finite, or an
+            index is out of range.
+    """
     where = f"bag {bag.name!r}"
     instances = len(bag.x)
     pairs = bag.edges.shape[1]

@@ -34,10 +34,6 @@ class Graph:
     weights: Float[Tensor, " e"]
     stride: float | None
 
-    @property
-    def nbytes(self) -> int:
-        return self.edges.nbytes + self.weights.nbytes
-
 
 def resolve_kind(kind: GraphKind, bag: StoredBag) -> GraphKind:
     """Return the kind of graph that a bag gets, in place of 'auto'."""
@@ -50,8 +46,16 @@ def resolve_kind(kind: GraphKind, bag: StoredBag) -> GraphKind:
     return "chain" if bag.coords.shape[1] == 1 else "grid"
 
 
-def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
+def build_graph(
+    stored: StoredBag, *, options: GraphOptions, weights: Float[Tensor, " e"] | None = None
+) -> Graph:
     """Build the graph of one bag; see `GraphOptions`.
+
+    Args:
+        stored: The bag.
+        options: How its graph is built.
+        weights: Weights that were made earlier of the same bag with the same options. They take
+            most of the time; None: they are computed from the features.
 
     Raises:
         GraphError: the graph needs coordinates that are missing or contradict the stride.
@@ -82,9 +86,10 @@ def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
         if len(x) > 1:
             stride = check_stride(coords, stride=stride, name=name)
         edges = grid(coords, stride=stride, name=name)
-    scale = options.weight_scale
-    assert scale is not None  # GraphOptions reads null as 'median'
-    weights = edge_weights(x, edges, kind=options.edge_weights, scale=scale)
+    if weights is None:
+        scale = options.weight_scale
+        assert scale is not None  # GraphOptions reads null as 'median'
+        weights = edge_weights(x, edges, kind=options.edge_weights, scale=scale)
     return Graph(edges=edges, weights=weights, stride=stride)
 
 

@@ -204,11 +204,11 @@ class BagSet(ABC):
             coords=None if coords is None else torch.from_numpy(coords),
             instance_labels=None if labels is None else torch.from_numpy(labels),
         )
-        graph = self._cache.get(self._cache.graphs, name)
-        if graph is None:
-            graph = build_graph(stored, options=self.graph)
+        weights = self._cache.get(self._cache.weights, name)
+        graph = build_graph(stored, options=self.graph, weights=weights)
+        if weights is None:
             self._note(stored, graph)
-            self._cache.put_graph(name, graph)
+            self._cache.put_weights(name, graph.weights)
         origin = GraphOrigin(
             options=self.graph, chosen=self.graph_chosen, kind=stored.kind, stride=stored.stride
         )
@@ -400,35 +400,36 @@ class BagList(BagSet):
 
 
 class Cache:
-    """Bags and graphs by name, evicted in least-recently-used order.
+    """Bags and edge weights by name, evicted in least-recently-used order.
 
-    A graph takes about 1 % of the bytes of its bag, but building it takes longer than reading the
-    bag. Graphs are therefore evicted only once no bags are left.
+    The weights of a graph take about 0.5 % of the bytes of a bag, but computing them takes several
+    times as long as reading the bag, while edges are found again in a few milliseconds. Weights are
+    therefore evicted only once no bags are left.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bags: OrderedDict[str, Bag] = OrderedDict()
-        self.graphs: OrderedDict[str, Graph] = OrderedDict()
+        self.weights: OrderedDict[str, Tensor] = OrderedDict()
         self.bytes = 0
 
     def get(self, kind: OrderedDict[str, T], name: str) -> T | None:
-        """Return a bag or a graph, if cached, and mark it as the most recently used."""
+        """Return a bag or weights, if cached, and mark them as the most recently used."""
         if name in kind:
             kind.move_to_end(name)
         return kind.get(name)
 
-    def put_graph(self, name: str, graph: Graph) -> None:
-        """Store a graph, unless it alone exceeds the limit."""
-        if graph.nbytes > self.limit:
+    def put_weights(self, name: str, weights: Tensor) -> None:
+        """Store the edge weights of a bag, unless they alone exceed the limit."""
+        if weights.nbytes > self.limit:
             return
-        self.graphs[name] = graph
-        self.bytes += graph.nbytes
+        self.weights[name] = weights
+        self.bytes += weights.nbytes
         self._shrink()
 
     def put_bag(self, name: str, bag: Bag) -> None:
-        """Store a bag, unless it cannot fit beside the graphs even after evicting all bags."""
-        if _bytes(bag) + sum(g.nbytes for g in self.graphs.values()) > self.limit:
+        """Store a bag, unless it cannot fit beside the weights even after evicting all bags."""
+        if _bytes(bag) + sum(w.nbytes for w in self.weights.values()) > self.limit:
             return
         self.bags[name] = bag
         self.bytes += _bytes(bag)
@@ -438,10 +439,10 @@ class Cache:
         while self.bytes > self.limit and self.bags:
             self.bytes -= _bytes(self.bags.popitem(last=False)[1])
         while self.bytes > self.limit:
-            self.bytes -= self.graphs.popitem(last=False)[1].nbytes
+            self.bytes -= self.weights.popitem(last=False)[1].nbytes
 
 
 def _bytes(bag: Bag) -> int:
-    """Return the size of a bag without its graph, which is counted separately."""
-    parts = (bag.x, bag.coords, bag.instance_labels)
+    """Return the size of a bag without its edge weights, which are counted separately."""
+    parts = (bag.x, bag.coords, bag.edges, bag.instance_labels)
     return sum(p.nbytes for p in parts if p is not None)

@@ -322,8 +322,7 @@ class Predictor:
 
     @torch.no_grad()
     def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:
-        packed = pack([replace(bag, x=bag.x.float(), y=None) for bag in bags])
-        packed = self.standardizer(packed.to(self.device, torch.float32))
+        packed = self.standardizer(pack([_unlabelled(bag) for bag in bags]).to(self.device))
         with precision_context(self.precision, self.device):
             out = self.model(packed)
             scores = self.model.instance_scores(packed, out)
@@ -451,6 +450,12 @@ def _is_list_of_pair(items: list[Any]) -> bool:
     few_columns = coords.ndim == 1 or (coords.ndim == ONE_BAG and coords.shape[1] in (1, 2))
     wide = features.ndim == ONE_BAG and features.shape[1] > 2
     return wide and few_columns and len(features) == len(coords)
+
+
+def _unlabelled(bag: Bag) -> Bag:
+    """Return a bag without its label, and with its features in at most single precision."""
+    x = bag.x if bag.x.element_size() < 4 else bag.x.float()
+    return replace(bag, x=x, y=None)
 
 
 def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:

@@ -20,6 +20,9 @@ from .config import full_name as full_name
 from .config import load_yaml as load_yaml
 from .config import plain as plain
 from .config import section_keys as section_keys
+from .demands import Demands as Demands
+from .demands import demands_of as demands_of
+from .demands import reading_speed as reading_speed
 from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context

@@ -1,13 +1,16 @@
 """Stage 8: the batches of an epoch, and the loader that reads them.
 
-The plan of an epoch depends only on (seed, epoch), so a resumed run sees the same batches. Worker
-processes may read ahead, and several ranks may share a batch, without changing the plan.
+The plan of an epoch depends only on (seed, epoch), so a resumed run sees the same batches. A thread
+or worker processes read ahead, and several ranks may share a batch, without changing the plan.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -15,9 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 from ..core import Bag, Bags, pack, random_stream
 from ..models import look_up
 from ..tasks import Target
+from .read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
+    from .residency import ResidentReader
 
 Batch = tuple[str, ...]
 
@@ -79,13 +84,25 @@ class BagReader(Dataset[Bags]):
         self.bags = bags
         self.targets = targets
         self.model = model
+        self.stopped = False
+        """Whether nobody wants the batch any more that a thread is reading."""
 
     def __getitem__(self, batch: Shard) -> Bags:
-        return pack([self.labelled(name) for name in batch.names])
+        return pack(self.read(batch))
+
+    def read(self, batch: Shard) -> list[Bag]:
+        """Return the bags of a shard, with labels."""
+        return [self.labelled(name) for name in batch.names]
+
+    def bag(self, name: str) -> Bag:
+        """Return a bag without its label."""
+        return self.bags.bag(name)
 
     def labelled(self, name: str) -> Bag:
         """Return a bag with its label; a BagError says why the model cannot use it."""
-        bag = self.bags.bag(name)
+        if self.stopped:
+            raise CancelledError
+        bag = self.bag(name)
         look_up(self.model).model.check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
@@ -96,23 +113,61 @@ def as_label(target: Target | None) -> int | float | torch.Tensor | None:
 
 
 class Loader:
-    """Reads the packed batches of an epoch, in this process or in `workers` that read ahead.
+    """Reads the packed batches of an epoch ahead: on a thread, or in `workers` processes.
 
-    The workers live as long as the loader. Batches are in ordinary memory, not pinned.
+    The processes live as long as the loader. For a CUDA device, batches are in pinned memory.
     """
 
-    def __init__(self, reader: BagReader, *, workers: int = 0) -> None:
+    def __init__(self, reader: BagReader, *, workers: int = 0, device: torch.device) -> None:
+        self.reader = reader
+        self.workers = workers
+        self.device = device
         self.shards: list[Shard] = []
         """Those of the next epoch; replaced before each one, so that workers keep their caches."""
-        self.batches: Iterable[Bags] = DataLoader(
-            reader,
+        self.waited = 0.0
+        """Seconds for which steps have waited for batches."""
+        self.complete: Callable[[Any], Bags] | None = None
+        """Makes bags of what is read; None if it is bags."""
+        self.batches = self._batches()
+
+    def keep_features(self, reader: "ResidentReader") -> None:
+        """Read on the thread without the features that stay on the device, which are added here."""
+        assert not self.workers  # processes would not know what is on the device
+        self.reader = reader
+        self.complete = reader.resident.on_device
+        self.batches = self._batches()
+
+    def _batches(self) -> Iterable[Any]:
+        return DataLoader(
+            self.reader,
             batch_size=None,
             sampler=self.shards,
-            num_workers=workers,
-            persistent_workers=workers > 0,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # torch's own stays as it is
         )
 
-    def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:
-        """Yield each shard with its bags, in order."""
+    @contextmanager
+    def epoch(self, shards: Sequence[Shard]) -> Iterator[Iterator[tuple[Shard, Bags]]]:
+        """Yield an iterator over shards with their bags, in order; no thread outlives the block."""
         self.shards[:] = shards
-        yield from zip(shards, self.batches, strict=True)
+        if self.workers:
+            reading = nullcontext(iter(self.batches))
+        else:
+            reading = read_ahead(self.batches, device=self.device)
+        try:
+            with reading as batches:
+                try:
+                    yield zip(shards, self._timed(batches), strict=True)
+                finally:
+                    self.reader.stopped = True  # the thread ends before its next bag
+        finally:
+            self.reader.stopped = False
+
+    def _timed(self, batches: Iterator[Any]) -> Iterator[Bags]:
+        start = time.perf_counter()
+        for batch in batches:
+            self.waited += time.perf_counter() - start
+            yield batch if self.complete is None else self.complete(batch)
+            start = time.perf_counter()

@@ -281,7 +281,8 @@ class TrainingConfig(_Checked):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device to train on. 'auto' is cuda if there is one, else mps, else cpu."""
     workers: NonNegativeInt = 0
-    """Number of processes that read and pack bags ahead. With 0, the training process reads."""
+    """Number of processes that read and pack bags ahead. With 0, a thread of the training process
+    reads the next batch during a step."""
     threads: PositiveInt | None = None
     """Number of CPU threads of the training process. By default, PyTorch chooses."""
     tensorboard: bool = True

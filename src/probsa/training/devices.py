@@ -42,6 +42,18 @@ def gpu_count() -> int:
     return max(1, torch.cuda.device_count())
 
 
+def device_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a CUDA device in bytes; None for any other device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def host_bytes() -> int | None:
+    """Return the memory of this machine in bytes; None where the system does not say."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # Windows
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def precision_context(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Return an autocast context for `bf16`, and one without effect for `float32`."""
     if precision == "bf16":

@@ -41,12 +41,14 @@ from .checkpoints import (
     save_checkpoint,
 )
 from .config import ASSUMED, RunConfig
+from .device_memory import StepMemory
 from .devices import World, choose_device, precision_context, thread_count, world
 from .objective import stack_targets
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
 from .preparation import PreparedData, build_model, prepare
 from .recipes import default_recipe
 from .reporting import Reporter
+from .residency import ResidentReader, resident_features
 from .run_folder import RunFolder, open_run
 from .trackers import TrackedRun, tracked
 from .validation import SCORES, check_selection, chosen_row, validation_scores
@@ -105,6 +107,9 @@ class TrainingLoop:
         self.model = self.kept = model.to(device)
         """`kept` is what is validated and stored as the best: the model, or its average."""
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
+        workers = config.training.workers
+        self.loader = Loader(self.reader, workers=workers, device=device)
+        self.memory = StepMemory(device, precision=config.training.precision)
         self.average: AveragedModel | None = None
         self._collapsed = False
         self._validated: Tensor | None = None
@@ -128,7 +133,6 @@ class TrainingLoop:
                 if self.average is not None:
                     self.kept.load_state_dict({**model.state_dict(), **checkpoint.part("average")})
                     self.average.n_averaged.fill_(self.progress.step)
-        self.loader = Loader(self.reader, workers=settings.workers)
         self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
 
@@ -155,6 +159,7 @@ class TrainingLoop:
         progress = self.progress
         patience = self.settings.patience or math.inf
         first_epoch = progress.epoch
+        self._keep_features()
         self.reporter.start(done=first_epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
@@ -179,6 +184,19 @@ class TrainingLoop:
         if progress.epoch > first_epoch:
             self._note_nothing_learned()
         self.world.wait()
+
+    def _keep_features(self) -> None:
+        """Let the features of bags stay on a CUDA device, as far as it has room for them."""
+        if self.model.fits_directly or self.loader.workers:
+            return
+        names = (*self.prepared.split.train, *self.prepared.split.val)
+        resident = resident_features(self.prepared.bags, names, device=self.device)
+        if resident is not None:
+            self.loader.keep_features(ResidentReader(self.reader, resident))
+            self.reporter.remark(
+                f"the features of {len(resident.names)} of {counted(len(names), 'bag')} stay on "
+                f"{self.device} ({resident.nbytes / 1e9:.3g} GB)"
+            )
 
     def fit(self) -> dict[str, Any]:
         """Fit the model in one go; return the row of its only epoch."""
@@ -209,14 +227,17 @@ class TrainingLoop:
         shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
         sums: dict[str, Tensor] = {}
         weight = 0.0
-        for k, (part, bags) in enumerate(self.loader.epoch(shards)):
-            weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
-            for name, value in self.step(part, bags, weight).items():
-                sums[name] = sums.get(name, 0) + value * part.whole
-            progress.step += 1
-            if self.average is not None:
-                self.average.update_parameters(self.model)
-            self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
+        with self.loader.epoch(shards) as batches:
+            for k, (part, bags) in enumerate(batches):
+                weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
+                with self.memory.step(bags, is_training=True):
+                    step_terms = self.step(part, bags, weight)
+                for name, value in step_terms.items():
+                    sums[name] = sums.get(name, 0) + value * part.whole
+                progress.step += 1
+                if self.average is not None:
+                    self.average.update_parameters(self.model)
+                self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
         count = len(self.prepared.split.train)
         ranks = self.world.gather({name: float(total) / count for name, total in sums.items()})
         terms = {name: sum(rank[name] for rank in ranks) for name in sums}
@@ -260,9 +281,9 @@ class TrainingLoop:
         task = self.prepared.table.task
         names = self.prepared.split.val[self.world.rank :: self.world.size]
         size = self.settings.batch_size
-        predictions = [
-            self._predict_batch(names[start : start + size]) for start in range(0, len(names), size)
-        ]
+        shards = [Shard(names[start : start + size], size) for start in range(0, len(names), size)]
+        with self.loader.epoch(shards) as batches:
+            predictions = [self._predict_batch(bags) for _, bags in batches]
         # every process gets the bags of all, rank by rank
         ranks = self.world.gather((names, predictions))
         if not self.prepared.split.val:
@@ -283,9 +304,9 @@ class TrainingLoop:
         targets = [self.prepared.targets[name] for name in names]
         return validation_scores(targets, p, nll=nll, task=task)
 
-    def _predict_batch(self, names: tuple[str, ...]) -> "_BatchPrediction":
+    def _predict_batch(self, bags: Bags) -> "_BatchPrediction":
         """Return what is predicted for some validation bags, in memory of the CPU."""
-        out = self.predict(self.reader[Shard(names, self.settings.batch_size)])
+        out = self.predict(bags)
         return _BatchPrediction(out.probability.cpu().double(), out.logits.cpu().double())
 
     @torch.no_grad()
@@ -293,13 +314,16 @@ class TrainingLoop:
         """Return the output of the model that is validated, without explanations."""
         self.kept.eval()
         self.kept.explains = False
-        with precision_context(self.settings.precision, self.device):
+        with (
+            self.memory.step(bags, is_training=False),
+            precision_context(self.settings.precision, self.device),
+        ):
             out = self.kept(self._on_device(bags))
         self.kept.explains = True
         return out
 
     def _on_device(self, bags: Bags) -> Bags:
-        return self.standardizer(bags.to(self.device, torch.float32))
+        return self.standardizer(bags.to(self.device))
 
     def _divergence(self, problem: str) -> InputError:
         return InputError(f"epoch {self.progress.epoch + 1}: {problem}; {REMEDY}")
@@ -397,7 +421,7 @@ class _StandardizedBags(Sequence[Bag]):
 
     def __getitem__(self, k: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
         bag = self.loop.reader.labelled(self.names[k])
-        standardized = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+        standardized = self.loop.standardizer(pack([bag]))
         return replace(bag, x=standardized.x)
 
 
@@ -566,7 +590,7 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         reader = BagReader(prepared.bags, prepared.targets, model=model.name)
         moments: list[Tensor] = []  # mean and variance of each bag: (2, instances, classes)
         for name in names:
-            bags = standardizer(reader[Shard((name,), 1)].to(device, torch.float32))
+            bags = standardizer(reader[Shard((name,), 1)].to(device))
             q = model(bags).attention
             stacked = torch.stack([q.mean, q.variance]).double().cpu()
             moments.append(stacked.view(2, len(bags.x), -1))

@@ -80,7 +80,7 @@ class PreparedData:
 
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
-        recipe = FeatureRecipe.of_features(self.bags.folder, self._training_files())
+        recipe = FeatureRecipe.of_features(self.bags.folder, self.training_files())
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
         if self.prior is not None:
@@ -95,7 +95,7 @@ class PreparedData:
         if self.bags.notes:
             self._write_notes(folder.notes_file)
 
-    def _training_files(self) -> tuple[str, ...]:
+    def training_files(self) -> tuple[str, ...]:
         """Return the names of the files that hold the training bags: slides, also of patients."""
         train = self.split.train
         if not isinstance(self.bags, PatientBags):

@@ -21,7 +21,11 @@ SMALLEST_MEAN = 1e-6
 
 
 class Standardizer(nn.Module):
-    """Standardise each feature: (x − mean) / std. Without statistics, return bags unchanged."""
+    """Standardise each feature: (x − mean) / std, in float32. Without statistics, only convert.
+
+    Bags come in the precision that their files have, and are converted on the device of the model:
+    half precision is moved and kept at half of the bytes, and float32 has all of its values.
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -32,9 +36,10 @@ class Standardizer(nn.Module):
         self.register_buffer("deviation", torch.ones(0) if deviation is None else deviation)
 
     def forward(self, bags: Bags) -> Bags:
-        if len(self.mean) == 0:
-            return bags
-        return replace(bags, x=(bags.x - self.mean) / self.deviation)
+        x = bags.x.float()
+        if len(self.mean) > 0:
+            x = (x - self.mean) / self.deviation
+        return bags if x is bags.x else replace(bags, x=x)
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from ..command import Answer, Flag
 from ._keys import RunKeys
 
 if TYPE_CHECKING:
-    from ...training import RunConfig
+    from ...training import Demands, RunConfig
 
 KEYS = RunKeys(
     usage="""\
@@ -174,18 +175,34 @@ def run(
 def _dry_run(config: "RunConfig") -> Answer:
     from ...core import counted
     from ...models import look_up
-    from ...training import describe_data, epoch_seconds, prepare
+    from ...training import (
+        choose_device,
+        demands_of,
+        describe_data,
+        epoch_seconds,
+        prepare,
+        reading_speed,
+    )
     from ..terminal import TrainingBar, duration
 
     prepared = prepare(config)
     describe_data(prepared, TrainingBar())
-    epochs = config.training.epochs * config.training.members
-    seconds = None
-    training = "fitted in one go"
+    speed = reading_speed(prepared)
+    step_seconds = None
     if not look_up(config.model).model.fits_directly:
-        epoch = epoch_seconds(config, prepared)
-        seconds = round(epochs * epoch, 1)
-        training = duration(epochs, epoch)
+        step_seconds = epoch_seconds(config, prepared)
+    demands = demands_of(
+        prepared,
+        device=choose_device(config.training.device),
+        speed=speed,
+        step_seconds=step_seconds,
+    )
+    epochs = config.training.epochs * config.training.members
+    seconds = demands.run_seconds(epochs)
+    training = "fitted in one go"
+    if seconds is not None:
+        training = duration(epochs, seconds / epochs)
+        seconds = round(seconds, 1)
     parts = prepared.split
     counts = {
         "training_bags": len(parts.train),
@@ -193,10 +210,76 @@ def _dry_run(config: "RunConfig") -> Answer:
         "test_bags": len(parts.test),
     }
     test = counted(len(parts.test), "test bag") if parts.test else "no test bags"
-    text = (
+    lines = (
         f"{config.model}: {counted(len(parts.train), 'training bag')}, "
-        f"{counted(len(parts.val), 'validation bag')}, {test}\n"
+        f"{counted(len(parts.val), 'validation bag')}, {test}",
+        *_demand_lines(demands),
         f"training: {training}, on this machine as busy as it is now; predicting, evaluating and "
-        "maps follow"
+        "maps follow",
     )
-    return Answer({**counts, "seconds": seconds}, text)
+    document = {**counts, "seconds": seconds, "data": _demand_facts(demands)}
+    return Answer(document, "\n".join(lines))
+
+
+def _demand_facts(demands: "Demands") -> dict[str, Any]:
+    """Return what `--json` has of the demands of a run."""
+    return {
+        "instances": demands.instances,
+        "features": demands.features,
+        "bytes_per_value": demands.speed.bytes_per_value,
+        "epoch_gb": demands.epoch_gb,
+        "cached_share": demands.cached_share,
+        "edge_weights_gb": demands.weights_gb,
+        "graphs_every_epoch": demands.remakes_graphs,
+        "device_share": demands.device_share,
+        "read_gb_per_second": demands.speed.bytes_per_second / 1e9,
+        "reading_seconds": demands.reading_seconds,
+        "graph_seconds": demands.graph_seconds,
+        "step_seconds": demands.step_seconds,
+        "advice": demands.advice,
+    }
+
+
+def _demand_lines(demands: "Demands") -> list[str]:
+    """Return the demands of a run in words."""
+    from ...core import counted
+
+    bits = 8 * demands.speed.bytes_per_value
+    graphs = "the edge weights of all graphs"
+    if demands.remakes_graphs:
+        graphs = f"some of the edge weights ({demands.weights_gb:.3g} GB)"
+    lines = [
+        f"data: {counted(demands.instances, 'instance')} of "
+        f"{counted(demands.features, 'feature')} in {bits} bits, {demands.epoch_gb:.3g} GB per "
+        "epoch",
+        f"memory: cache_gb {demands.cache_gb:g} holds {graphs} and {demands.cached_share:.0%} of "
+        "the features",
+    ]
+    if demands.device_gb is not None:
+        lines.append(
+            f"device: {demands.device_gb:.3g} GB are free, as much as {demands.device_share:.0%} "
+            "of the features need"
+        )
+    steps = ""
+    if demands.step_seconds is not None:
+        steps = f", steps {demands.step_seconds:.3g} s"
+    lines.append(
+        f"an epoch: reading {demands.reading_seconds:.3g} s at "
+        f"{demands.speed.bytes_per_second / 1e9:.2g} GB/s{steps}; graphs are made in "
+        f"{demands.graph_seconds:.3g} s, {'every time' if demands.remakes_graphs else 'once'}"
+    )
+    if demands.advice is not None:
+        lines.append(f"advice: reading takes longer than the steps. {_advice(demands)}")
+    return lines
+
+
+def _advice(demands: "Demands") -> str:
+    """Return what to do about an epoch that reads for longer than it computes."""
+    advice = demands.advice
+    if advice == "larger_cache":
+        return f"Keep all bags in memory: --cache-gb {ceil(demands.wanted_cache_gb)}"
+    if advice == "cache_for_graphs":
+        return f"Keep the edge weights: --cache-gb {ceil(demands.weights_gb)} or more"
+    if advice == "half_precision":
+        return "Extract the features with --dtype float16, which halves them"
+    return "Read in several processes: --workers 4"
