@@ -39,7 +39,7 @@ def check_window(config: RunConfig) -> None:
     else:
         return
     raise InputError(
-        f"window is {size}, but {config.model} cannot be trained on windows of this size: "
+        f"window is {size}, but {config.model} cannot be trained on windows: "
         f"{reason}. Leave window out, or train another model (--model abmil)"
     )
 
