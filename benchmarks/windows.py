@@ -10,8 +10,8 @@ computed again. Kinds of training, with the same settings, seed and order of the
 - half, quarter: windows of a half and a quarter of the median bag (simulated: 4,096 and 1,024);
 - quarter-sample: as many patches as in `quarter`, drawn at random all over the bag (abmil only).
 
-Models are those of `probsa train` with a first layer of 128, which a small machine trains in minutes;
-times are CPU seconds of one thread.
+The first layer of both models has 128 units, with which a small machine trains them in minutes.
+Times are CPU seconds of one thread.
 
 Criterion, written before the first run. Differences are to whole bags, means over folds. A window
 is worth its price if, on the mean of the five sets, bag AUROC falls by at most .01, NLL rises by at

@@ -21,10 +21,11 @@ from support.stored import write_folder
 from probsa import Bag
 from probsa.cli import main
 from probsa.core import chain, grid, join_bags, select_instances
+from probsa.datasets import BagList
 from probsa.errors import InputError
 from probsa.models import look_up, names
 from probsa.training import Reporter, RunConfig, prepare, train
-from probsa.training.batching import Loader, Shard
+from probsa.training.batching import BagReader, Loader, Shard
 from probsa.training.windows import draw_window, window_rows
 
 
@@ -105,6 +106,18 @@ def test_a_window_of_a_full_lattice_is_a_block():
             assert sides.tolist() == [7, 7]
 
 
+def test_of_instances_that_are_equally_many_steps_away_the_nearest_are_taken():
+    bag = slide(40)
+    inside = 0
+    for seed in range(20):
+        cells = bag.coords[rows_of(bag, 45, seed)].numpy() // 256
+        if cells.min() > 0 and cells.max() < 39:
+            inside += 1
+            corner = np.abs(cells - cells.mean(0).round()).min(1) == 3
+            assert not corner.any()  # of a block of 7 by 7
+    assert inside > 3
+
+
 def test_edges_weights_and_labels_of_a_window_are_those_of_the_bag():
     bag = slide(12, holes=0.2)
     window = draw_window(bag, size=40, generator=torch.Generator().manual_seed(4))
@@ -152,21 +165,42 @@ def test_a_window_leaves_its_piece_of_tissue_only_when_that_is_used_up():
 
 
 def test_a_window_of_a_patient_takes_one_slide_after_another():
-    slides = [slide(side, name=f"s{side}") for side in (4, 5, 6)]
+    slides = []
+    for name, side in {"a": 2, "b": 3, "c": 4}.items():
+        coords = torch.cat([lattice(side), lattice(side, origin=(30, 0))])
+        slides.append(bag_of(coords, grid(coords, stride=256.0), name=name))
     patient = join_bags("patient", slides, y=1)
-    sizes = [16, 25, 36]
+    sizes = [8, 18, 32]
     starts = set()
     for seed in range(30):
-        counts = np.bincount(patient.slide[rows_of(patient, 50, seed)].numpy(), minlength=3)
-        own = next(k for k in range(3) if counts[k] == sizes[k] and counts[k - 1] < sizes[k - 1])
+        generator = torch.Generator().manual_seed(seed)
+        own = int(patient.slide[torch.randint(58, (1,), generator=generator)])
         starts.add(own)
-        remaining = 50
-        for k in (own, (own + 1) % 3, (own + 2) % 3):
-            assert counts[k] == min(sizes[k], remaining)
-            remaining -= counts[k]
-        rows = torch.from_numpy(rows_of(patient, 50, seed))
-        assert count_components(select_instances(patient, rows)) == np.count_nonzero(counts)
+        for size in (5, 20, 40, 55):
+            rows = torch.from_numpy(rows_of(patient, size, seed))
+            counts = np.bincount(patient.slide[rows].numpy(), minlength=3)
+            remaining = size
+            for k in (own, (own + 1) % 3, (own + 2) % 3):
+                assert counts[k] == min(sizes[k], remaining)
+                remaining -= counts[k]
+            # each slide has two pieces, of which the second is begun when the first is used up
+            pieces = -(-2 * counts // np.array(sizes))
+            assert count_components(select_instances(patient, rows)) == pieces.sum()
     assert starts == {0, 1, 2}
+
+
+def test_without_coordinates_a_window_stays_in_its_component():
+    i = torch.arange(30)
+    edges = torch.stack([i[:-1], i[1:]])[:, i[1:] % 10 > 0]  # three chains of ten
+    bag = replace(bag_of(i[:, None], edges), coords=None)
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        own = int(torch.randint(30, (1,), generator=generator)) // 10
+        for size in (4, 10, 14, 20):
+            counts = np.bincount(rows_of(bag, size, seed) // 10, minlength=3)
+            assert counts[own] == min(size, 10)
+            rows = torch.from_numpy(rows_of(bag, size, seed))
+            assert count_components(select_instances(bag, rows)) == -(-size // 10)
 
 
 def test_without_a_graph_and_coordinates_a_window_is_a_random_sample():
@@ -223,6 +257,14 @@ def test_a_window_depends_on_seed_epoch_and_bag_alone(config, tmp_path):
     # members of a run, which have seeds of their own, train on the same windows
     member = replace(config, seed=1, data_seed=0)
     assert torch.equal(windows_with(member, 1), together.x)
+
+
+def test_bags_of_one_shape_have_windows_of_their_own():
+    bags = BagList([slide(name=f"slide {k}") for k in range(6)])
+    reader = BagReader(bags, {}, model="abmil", window=9, seed=0)
+    windows = reader[Shard(bags.names, 6, epoch=0)]
+    assert windows.sizes == (9,) * 6
+    assert len({x.numpy().tobytes() for x in windows.x.split(9)}) > 3
 
 
 def test_without_an_epoch_bags_are_read_whole(config, tmp_path):

@@ -91,20 +91,21 @@ def window_rows(bag: Bag, *, size: int, generator: torch.Generator) -> Int[np.nd
     n = len(bag)
     centre = int(torch.randint(n, (1,), generator=generator))
     distance = _distances(bag, centre, generator)
-    slide_rank = np.zeros(n, dtype=np.int64)
-    if bag.slide is not None and bag.coords is not None:
-        slide = as_array(bag.slide)
-        slide_rank = (slide - slide[centre]) % len(bag.slides)
     graph = _adjacency(bag)
-    count, component = connected_components(graph, directed=False)
+    rows = _grown(graph, centre, size=size, distance=distance)
+    if len(rows) == size:
+        return np.sort(rows)
 
-    # components from the centre outwards
+    # the component of the centre is too small: order all components from the centre outwards
+    count, component = connected_components(graph, directed=False)
     component_distance = np.full(count, np.inf)
     np.minimum.at(component_distance, component, distance)
     component_distance[component[centre]] = -1.0  # first, whatever coincides with the centre
-    component_rank = np.zeros(count, dtype=np.int64)
-    component_rank[component] = slide_rank
-    order = np.lexsort((component_distance, component_rank))
+    slide_rank = np.zeros(count, dtype=np.int64)
+    if bag.slide is not None and bag.coords is not None:
+        slide = as_array(bag.slide)
+        slide_rank[component] = (slide - slide[centre]) % len(bag.slides)
+    order = np.lexsort((component_distance, slide_rank))
     ends = np.bincount(component, minlength=count)[order].cumsum()
 
     whole = int(np.searchsorted(ends, size, side="right"))  # components that fit entirely
@@ -112,7 +113,7 @@ def window_rows(bag: Bag, *, size: int, generator: torch.Generator) -> Int[np.nd
     remaining = size - int(is_chosen.sum())
     if remaining:
         members = np.flatnonzero(component == order[whole])
-        start = centre if whole == 0 else int(members[distance[members].argmin()])
+        start = int(members[distance[members].argmin()])
         is_chosen[_grown(graph, start, size=remaining, distance=distance)] = True
     return np.flatnonzero(is_chosen)
 
@@ -143,20 +144,24 @@ def _adjacency(bag: Bag) -> csr_array:
 
 def _grown(
     graph: csr_array, start: int, *, size: int, distance: Float[np.ndarray, " n"]
-) -> Int[np.ndarray, " size"]:
+) -> Int[np.ndarray, " rows"]:
     """Return the `size` rows that are the fewest steps from `start`, ties by distance.
 
-    Any part of the last level leaves the rows connected, because all earlier levels are complete.
+    Fewer rows are returned if fewer are connected to `start`. Any part of the last level leaves the
+    rows connected, because all earlier levels are complete.
     """
     order, predecessors = breadth_first_order(graph, start, directed=False)
+    assert predecessors is not None  # they are returned unless they are declined
+    if len(order) <= size:
+        return order
     position = np.empty(graph.shape[0], dtype=np.int64)
     position[order] = np.arange(len(order))
-    # non-decreasing, as a search in breadth visits the successors of one row after another
+    # non-decreasing: a breadth-first search visits the successors of one row after another
     predecessor_position = position[predecessors[order[1:]]]
     level_start = 0
     level_end = 1
     while level_end < size:
-        # the next level holds those whose predecessor is in this one
+        # the next level holds the rows whose predecessor is in this one
         next_end = 1 + int(np.searchsorted(predecessor_position, level_end))
         level_start = level_end
         level_end = next_end
