@@ -48,7 +48,7 @@ from probsa.training import (
 )
 from probsa.training.windows import window_rows
 
-EPOCHS = {"ct_ich": 30, "colon_tiles": 30, "magnetic_tiles": 8, "lgg_tiles": 3, "simulated": 12}
+EPOCHS = {"ct_ich": 30, "colon_tiles": 20, "magnetic_tiles": 6, "lgg_tiles": 2, "simulated": 12}
 MODELS = ("evidence-field", "abmil")
 ARGUMENTS = {"embed": 128, "predict_samples": 100}
 """Arguments of the models that have them; all others are their defaults."""
@@ -183,10 +183,12 @@ def trained(out: Path, name: str, folder: Path, *, model: str, fold: int, kind: 
         training=TrainingConfig(
             epochs=EPOCHS[name],
             batch_size=2 if is_simulated else 4,
-            learning_rate=1e-3,
+            learning_rate=2e-3 if is_simulated else 1e-3,
             warmup_epochs=1,
             kl_weight=0.1,
             select="ema-nll",
+            # there are few steps on the simulated slides, so that 0.99 would lag behind
+            ema_decay=0.9 if is_simulated else 0.99,
             device="cpu",
             threads=1,
             tensorboard=False,
