@@ -32,7 +32,16 @@ import torch
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from probsa import Bag
-from probsa.core import GraphOptions, TextTable, seed_of, select_instances, write_bag, write_csv
+from probsa.core import (
+    GraphOptions,
+    TextTable,
+    random_stream,
+    seed_of,
+    select_instances,
+    write_bag,
+    write_csv,
+)
+from probsa.datasets import BagSet
 from probsa.evaluation import load
 from probsa.models import arguments
 from probsa.training import (
@@ -46,7 +55,7 @@ from probsa.training import (
     read_split,
     train,
 )
-from probsa.training.windows import window_rows
+from probsa.training.windows import draw_window, window_rows
 
 EPOCHS = {"ct_ich": 30, "colon_tiles": 20, "magnetic_tiles": 6, "lgg_tiles": 2, "simulated": 12}
 MODELS = ("evidence-field", "abmil")
@@ -97,6 +106,39 @@ def main() -> None:
                     write_csv(path, COLUMNS, rows)
                     print(*row.values(), flush=True)
     print(markdown(rows))
+    for name in given.sets.split(","):
+        folder = simulated(given.out, 0) if name == "simulated" else given.data / name
+        shares = [f"{kind} {empty_share(folder, kind):.0%}" for kind in ("half", "quarter")]
+        print(f"{name}: windows of positive bags without a positive instance: {', '.join(shares)}")
+
+
+def window_of(folder: Path, bags: BagSet, names: Sequence[str], kind: str) -> int | None:
+    """Return the size of the windows of a kind of training; None for whole bags."""
+    size = kind.partition("-")[0]
+    if size == "whole":
+        return None
+    if folder.name.startswith("simulated"):
+        return SIMULATED_WINDOWS[size]
+    median = float(np.median([bags.size(bag) for bag in names]))
+    return round(median / {"half": 2, "quarter": 4}[size])
+
+
+def empty_share(folder: Path, kind: str) -> float:
+    """Return the share of windows of positive bags that hold no positive instance."""
+    bags = open_data(DataConfig(features=folder / "features", labels=folder / "labels.csv"))
+    size = window_of(folder, bags, bags.names, kind)
+    assert size is not None
+    is_empty: list[bool] = []
+    for name in bags.names:
+        bag = bags.bag(name)
+        assert bag.instance_labels is not None
+        if bool((bag.instance_labels == 1).any()):
+            for epoch in range(5):
+                generator = random_stream(0, "window", epoch, name)
+                window = draw_window(bag, size=size, generator=generator)
+                assert window.instance_labels is not None
+                is_empty.append(not bool((window.instance_labels == 1).any()))
+    return float(np.mean(is_empty))
 
 
 def simulated(out: Path, cohort: int) -> Path:
@@ -194,18 +236,13 @@ def trained(out: Path, name: str, folder: Path, *, model: str, fold: int, kind: 
             tensorboard=False,
         ),
     )
-    window = None
-    size, _, control = kind.partition("-")
-    if size != "whole":
-        prepared = prepare(config)
-        median = float(np.median([prepared.bags.size(bag) for bag in prepared.split.train]))
-        parts = {"half": round(median / 2), "quarter": round(median / 4)}
-        window = (SIMULATED_WINDOWS if is_simulated else parts)[size]
-        config = replace(config, training=replace(config.training, window=window))
+    prepared = prepare(config)
+    window = window_of(folder, prepared.bags, prepared.split.train, kind)
+    config = replace(config, training=replace(config.training, window=window))
     watch = Watch()
     run = out / "runs" / f"{name}-{model}-{fold}-{kind}"
     start = time.process_time()
-    if control:
+    if kind.endswith("-sample"):
         with patch("probsa.training.batching.draw_window", random_window):
             train(config, run, overwrite=run.exists(), reporter=watch)
     else:

@@ -57,8 +57,8 @@ def window_note(sizes: Sequence[int], *, window: int) -> str:
     share = used / sum(sizes)
     return (
         f"an epoch trains on windows of at most {counted(window, 'instance')}: "
-        f"{larger} of {counted(len(sizes), 'training bag')} are larger, and {used} of "
-        f"{sum(sizes)} instances ({share:.0%}) are used"
+        f"{larger:,} of {counted(len(sizes), 'training bag')} are larger, and {used:,} of "
+        f"{sum(sizes):,} instances ({share:.0%}) are used"
     )
 
 
