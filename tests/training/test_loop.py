@@ -102,6 +102,7 @@ def test_every_option_changes_the_weights(config, tmp_path):
         {"epochs": 4},
         {"batch_size": 3},
         {"max_instances": 9},
+        {"window": 2},
         {"optimizer": "sgd"},
         DECAY,
         {**DECAY, "decay_vectors": False},

@@ -109,6 +109,8 @@ class Model(nn.Module, ABC):
     another name or order changes p of any such model, by Monte Carlo error: the difference has the
     standard deviation `std` · √(2 / samples).
     """
+    needs_whole_bags: ClassVar[bool] = False
+    """Whether training needs every instance of a bag at each step, so that windows are refused."""
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
     """Parameters of the original on which no loss depends, such as a bias before a softmax.

@@ -134,6 +134,7 @@ class IIBMIL(Model):
     )
     score_kind: ClassVar[ScoreKind] = "probability"
     couples_bags = True
+    needs_whole_bags = True  # instance labels are stored by bag name and row
 
     def __init__(
         self,

@@ -245,6 +245,7 @@ class SETMIL(Model):
     )
     score_kind = "weight"
     needs = frozenset({"coords"})
+    needs_whole_bags = True  # the map of a slide has an edge, where its windows read 0
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from ..core import Bag, Bags, pack, random_stream
 from ..models import look_up
 from ..tasks import Target
 from .read_ahead import read_ahead
+from .windows import draw_window
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
@@ -69,21 +70,41 @@ class Shard:
     """Number of bags in the whole batch."""
     idle: bool = False
     """Whether this rank has no bag of the batch; it then processes one with weight 0."""
+    epoch: int | None = None
+    """The epoch (from 0) that trains on windows of these bags; None: they are read whole."""
 
 
-def shard(batch: Batch, *, rank: int, world: int) -> Shard:
+def shard(batch: Batch, *, rank: int, world: int, epoch: int | None = None) -> Shard:
     """Return every `world`-th bag of a batch, starting at index `rank`."""
     rank_bags = batch[rank::world]
-    return Shard(rank_bags or batch[:1], len(batch), idle=not rank_bags)
+    return Shard(rank_bags or batch[:1], len(batch), idle=not rank_bags, epoch=epoch)
 
 
 class BagReader(Dataset[Bags]):
-    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it."""
+    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it.
 
-    def __init__(self, bags: "BagSet", targets: Mapping[str, Target], *, model: str) -> None:
+    Args:
+        bags: The bags.
+        targets: The label of each bag, by name.
+        model: Registered name of the model, which checks every bag.
+        window: Number of instances of a bag that an epoch trains on; None: all.
+        seed: Seed of the windows, with the epoch and the name of the bag.
+    """
+
+    def __init__(
+        self,
+        bags: "BagSet",
+        targets: Mapping[str, Target],
+        *,
+        model: str,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> None:
         self.bags = bags
         self.targets = targets
         self.model = model
+        self.window = window
+        self.seed = seed
         self.stopped = False
         """Whether nobody wants the batch any more that a thread is reading."""
 
@@ -91,12 +112,20 @@ class BagReader(Dataset[Bags]):
         return pack(self.read(batch))
 
     def read(self, batch: Shard) -> list[Bag]:
-        """Return the bags of a shard, with labels."""
-        return [self.labelled(name) for name in batch.names]
+        """Return the bags of a shard with labels: in training on windows, windows of them."""
+        bags = [self.labelled(name) for name in batch.names]
+        if self.window is not None and batch.epoch is not None:
+            bags = [self._window(bag, batch.epoch) for bag in bags]
+        return bags
 
     def bag(self, name: str) -> Bag:
         """Return a bag without its label."""
         return self.bags.bag(name)
+
+    def _window(self, bag: Bag, epoch: int) -> Bag:
+        assert self.window is not None
+        generator = random_stream(self.seed, "window", epoch, bag.name)
+        return draw_window(bag, size=self.window, generator=generator)
 
     def labelled(self, name: str) -> Bag:
         """Return a bag with its label; a BagError says why the model cannot use it."""

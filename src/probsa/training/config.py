@@ -213,6 +213,9 @@ class TrainingConfig(_Checked):
     """Number of bags per step."""
     max_instances: PositiveInt | None = None
     """Maximum number of instances per step. A batch that would exceed it is closed early."""
+    window: PositiveInt | None = None
+    """Train on windows: each epoch uses at most this many instances of a bag, a connected block of
+    patches or a run of slices around a random place. Validation and prediction use whole bags."""
     optimizer: Literal["adam", "adamw", "radam", "sgd"] = "adam"
     """Optimizer, with PyTorch's defaults. 'sgd' has momentum 0.9; 'adamw' and 'radam' decouple the
     weight decay."""

@@ -106,7 +106,13 @@ class TrainingLoop:
             self.progress = progress_of(checkpoint)
         self.model = self.kept = model.to(device)
         """`kept` is what is validated and stored as the best: the model, or its average."""
-        self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
+        self.reader = BagReader(
+            prepared.bags,
+            prepared.targets,
+            model=config.model,
+            window=config.training.window,
+            seed=config.order_seed,
+        )
         workers = config.training.workers
         self.loader = Loader(self.reader, workers=workers, device=device)
         self.memory = StepMemory(device, precision=config.training.precision)
@@ -151,8 +157,13 @@ class TrainingLoop:
             epoch=epoch,
             batch_size=self.settings.batch_size,
             max_instances=self.settings.max_instances,
-            size=self.prepared.bags.size,
+            size=self.training_size,
         )
+
+    def training_size(self, name: str) -> int:
+        """Return the number of instances of a bag that an epoch trains on."""
+        size = self.prepared.bags.size(name)
+        return min(size, self.settings.window or size)
 
     def run(self) -> None:
         """Train the remaining epochs; an InputError says that the run diverged."""
@@ -224,7 +235,10 @@ class TrainingLoop:
         self.model.start_epoch(epoch, self.settings.epochs)
         losses = [row["val_nll"] for row in progress.history]
         rate = set_learning_rate(self.optimizer, self.settings, epoch=epoch, losses=losses)
-        shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
+        shards = [
+            shard(batch, rank=self.world.rank, world=self.world.size, epoch=epoch)
+            for batch in self.plans[epoch]
+        ]
         sums: dict[str, Tensor] = {}
         weight = 0.0
         with self.loader.epoch(shards) as batches:
@@ -731,7 +745,8 @@ def _batches_seconds(loop: TrainingLoop, batches: Sequence[Batch], *, is_trainin
     def shortest(names: Batch) -> float:
         return min(_batch_seconds(loop, names, is_training=is_training) for _ in range(TIMINGS))
 
-    sizes = np.array([sum(map(loop.prepared.bags.size, names)) for names in batches])
+    bag_size = loop.training_size if is_training else loop.prepared.bags.size
+    sizes = np.array([sum(map(bag_size, names)) for names in batches])
     smallest = int(sizes.argmin())
     largest = int(sizes.argmax())
     _batch_seconds(loop, batches[smallest], is_training=is_training)  # warms up
@@ -742,7 +757,7 @@ def _batches_seconds(loop: TrainingLoop, batches: Sequence[Batch], *, is_trainin
 
 def _batch_seconds(loop: TrainingLoop, names: Batch, *, is_training: bool) -> float:
     """Return how long a step or a prediction takes, once its bags have been read."""
-    part = Shard(names, len(names))
+    part = Shard(names, len(names), epoch=0 if is_training else None)
     bags = loop.reader[part]
     start = time.perf_counter()
     loop.model.train(is_training)

@@ -47,6 +47,7 @@ from .objective import ClassPrior, class_prior, fit_likelihood, stack_targets, t
 from .run_data import fit_covariates, note_missing_features, open_data, read_labels, run_covariates
 from .run_folder import ADVICE, RunFolder
 from .standardizer import Standardizer
+from .windows import check_window, window_note
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
 
@@ -76,7 +77,7 @@ class PreparedData:
     unlabelled: tuple[str, ...] = ()
     """Bags with features that are left out as they have no label."""
     notes: tuple[str, ...] = ()
-    """What users should know about how the covariates were read."""
+    """What users should know about how the covariates were read, and about windows."""
 
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
@@ -240,7 +241,7 @@ def prepare_bags(
 
     Raises:
         InputError: the number of classes, the task or an option does not fit the labels, the model
-            or the training part.
+            or the training part; or the model cannot be trained on windows.
         TableError: a bag has no row of covariates.
         GraphError: the model needs a graph, and no training bag has an edge.
     """
@@ -256,6 +257,7 @@ def prepare_bags(
             y = stack_targets(targets, split.train)
             from_data["class_weights"] = balanced_weights(y, logits)
     _check_graph(config, bags, split)
+    check_window(config)
     covariates = run_covariates(config.data)
     encoder = None
     notes: tuple[str, ...] = ()
@@ -264,6 +266,9 @@ def prepare_bags(
         from_data["covariates"] = len(encoder.names)
         # a table that holds labels and covariates has noted its missing values already
         notes = tuple(note for note in covariates.notes if note not in table.notes)
+    if config.training.window is not None:
+        sizes = [bags.size(name) for name in split.train]
+        notes += (window_note(sizes, window=config.training.window),)
     standardizer = Standardizer()
     if config.data.standardize:
         standardizer = Standardizer.fit(bags, split.train)
