@@ -64,7 +64,8 @@ def slides(folder: Path, names: str = "abc", **options: object) -> Path:
 
 
 def missing(*gaps: tuple[float, float], more: int = 0, step: float = 1.0) -> MissingSlices:
-    return MissingSlices(gaps=gaps, more_gaps=more, step=step)
+    positions = tuple((float(low), float(high)) for low, high in gaps)
+    return MissingSlices(gaps=positions, more_gaps=more, step=step)
 
 
 def scan(folder: Path, positions: list[float]) -> BagSet:
@@ -286,9 +287,9 @@ def test_a_graph_that_needs_coordinates(tmp_path):
         ([16, 15, 11, 10, 9], missing((11, 15))),
         ([1, 2, 4, 5, 6, 8], missing((2, 4), (6, 8))),
         ([0.0, 2.5, 5.0, 10.0, 12.5], missing((5, 10), step=2.5)),
-        ([1, 2, 2, 3], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
-        ([3, 2, 2, 1], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
-        ([0, 0, 0, 1, 1], SlicesAtOnePosition(position=0, slices=3, other_positions=1)),
+        ([1, 2, 2, 3], SlicesAtOnePosition(position=2.0, slices=2, other_positions=0)),
+        ([3, 2, 2, 1], SlicesAtOnePosition(position=2.0, slices=2, other_positions=0)),
+        ([0, 0, 0, 1, 1], SlicesAtOnePosition(position=0.0, slices=3, other_positions=1)),
         (
             [*range(0, 24, 3), 100, 101, *range(200, 212)],
             missing((0, 3), (3, 6), (6, 9), (9, 12), (12, 15), more=4),

@@ -28,11 +28,11 @@ from probsa.statistics import (
 )
 from probsa.statistics.intervals import CORRELATION, UP_TO_ONE, interval
 
-MANY = Support(patients=10**6, part=None, trials=10**6)
+MANY = Support(patients=10**6, part=None, trials=1e6)
 
 
 def support(patients):
-    return Support(patients=patients, part=None, trials=patients - 1)
+    return Support(patients=patients, part=None, trials=float(patients - 1))
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(7, 10), (1, 40), (250, 400)])
