@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -34,6 +33,7 @@ from probsa.datasets import (
     read_table,
     write_notes,
 )
+from probsa.datasets.studies.study import StudyOptions, StudySource
 from probsa.datasets.studies.table import draft
 from probsa.errors import BagError, GraphError, InputError, TableError
 from probsa.training import DataConfig, RunConfig, open_data, prepare
@@ -352,7 +352,9 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path):
     coords = np.stack([columns, np.zeros_like(columns)], axis=1)
     bags = open_bags(slides(tmp_path, "a", coords=coords, features=features(0, n=10)))
     assert torch.equal(bags.bag("a").edges, torch.tensor([[0], [1]]))
-    assert bags.notes == {"a": (IsolatedPatches(share=pytest.approx(0.8)),)}
+    assert list(bags.notes) == ["a"]
+    (note,) = bags.notes["a"]
+    assert isinstance(note, IsolatedPatches) and note.share == pytest.approx(0.8)
 
 
 def test_real_scans_and_tiles(shared_data):
@@ -519,10 +521,12 @@ def test_instance_labels_of_another_kind_are_a_reason_against_their_bag_alone(tm
     refused(BagError, r"a\.npy.*instance labels", bags.bag, "a")
     assert bags.bag("b").instance_labels.tolist() == [0, 1, -1, 0]
     (tmp_path / "labels.csv").write_text("bag,label\na,0\nb,1\n")
-    source = SimpleNamespace(
+    source = StudySource(
         root=tmp_path,
         bags=open_bags(tmp_path / "features"),
-        options=SimpleNamespace(labels=None, classes=None, instance_labels=None),
+        options=StudyOptions(),
+        features=tmp_path / "features",
+        feature_set=None,
     )
     read = draft(source).instance_labels_of
     refused(BagError, r"a\.npy.*instance labels", read, "a")

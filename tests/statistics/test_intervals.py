@@ -263,5 +263,5 @@ def test_fishers_z_of_many_pairs():
 
 def test_an_interval_knows_rounding_errors_from_variation():
     rows = np.array([0.3, 0.3 + 1e-16, 0.3 - 1e-16, 0.3])
-    found = interval(rows, support=support(9), scale=Scale(0, 1, is_share=False))
+    found = interval(rows, support=support(9), scale=Scale(0.0, 1.0, is_share=False))
     assert found.missing == NoInterval("no variation")

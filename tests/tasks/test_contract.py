@@ -307,7 +307,7 @@ def test_times_in_days_and_large_numbers_are_written_without_powers_of_ten():
     cells = Predicted(np.array((1520.0, 99.7, 1200, 1400, 1500, 1600, 1800)), np.zeros(7), outputs)
     verdict = TASKS["regression"].verdict(cells)
     assert verdict.text == "value 1520 ± 100 (noise and model)" and verdict.call == "1200–1800"
-    assert LABELS["survival"].truth_text(np.array((12045.0, 1.0)), ()) == "12045, event"
+    assert LABELS["survival"].truth_text([12045.0, 1.0], ()) == "12045, event"
 
 
 def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
