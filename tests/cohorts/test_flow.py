@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -36,19 +38,44 @@ from probsa.slides import open_slide
 
 SMALL = settings(size=128, mpp=0.5)
 NAME = "20x_128px_0px_overlap"
+"""The set of patches of `SMALL`."""
+COMMAND = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-def datasets(folder: Path) -> dict[str, tuple[str, bytes, dict]]:
-    """Return all datasets and attributes of the HDF5 files below a folder."""
-    found = {}
+class Content(NamedTuple):
+    """What is compared of a dataset, or of a whole file, which has attributes alone."""
+
+    attributes: dict[str, str]
+    dtype: str = ""
+    data: bytes = b""
+
+
+def contents(folder: Path) -> dict[str, Content]:
+    """Return the contents of the HDF5 files below a folder, by file and by file:dataset."""
+    contents_by_name = {}
     for path in sorted(folder.rglob("*.h5")):
+        file = str(path.relative_to(folder))
         with h5py.File(path) as f:
-            key = str(path.relative_to(folder))
-            found[key] = ("", b"", {k: str(v) for k, v in f.attrs.items()})
-            for name, d in f.items():
-                kept = {k: str(v) for k, v in d.attrs.items()}
-                found[f"{key}:{name}"] = (str(d.dtype), d[...].tobytes(), kept)
-    return found
+            contents_by_name[file] = Content(texts(f.attrs))
+            for name, dataset in f.items():
+                contents_by_name[f"{file}:{name}"] = Content(
+                    texts(dataset.attrs), str(dataset.dtype), dataset[...].tobytes()
+                )
+    return contents_by_name
+
+
+def texts(attributes: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in attributes.items()}
+
+
+def files_of(work: Path) -> set[Path]:
+    """Return the relative paths of all that is in a work folder, but for the ledger."""
+    return {path.relative_to(work) for path in work.rglob("*") if ".probsa" not in path.parts}
+
+
+def rows_of(table: Path) -> list[dict[str, str]]:
+    """Return the rows of a report without the times that they took."""
+    return [row | {"seconds": ""} for row in TextTable.read(table).rows]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +104,14 @@ def test_features_are_those_of_the_pixels_at_the_coordinates(slides, finished):
     bag = read_bag(path)
     assert bag.coords is not None and bag.stride == 128 and bag.kind == "slide"
     with open_slide(slides / "slide1.tiff") as slide:
-        held = WorkFolder(finished).choose().patches_file("slide1")
-        with h5py.File(held) as f:
+        patches_file = WorkFolder(finished).choose().patches_file("slide1")
+        with h5py.File(patches_file) as f:
             assert (f["coords"][...] == bag.coords).all()
         for i in (0, 5, len(bag.coords) - 1):
             x, y = bag.coords[i]
             pixels = slide.read(x=int(x), y=int(y), level=0, width=128, height=128)
-            own = encoder.encode(torch.from_numpy(pixels)[None])[0].numpy()
-            np.testing.assert_allclose(bag.features[i], own, rtol=1e-5, atol=1e-6)
+            features = encoder.encode(torch.from_numpy(pixels)[None])[0].numpy()
+            np.testing.assert_allclose(bag.features[i], features, rtol=1e-5, atol=1e-6)
             assert bag.intensity[i] == pytest.approx(pixels.astype(np.float64).mean(), rel=1e-6)
 
 
@@ -122,10 +149,7 @@ def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch):
     (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
     report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)
     assert patched.counts == report.counts == {"done": 3}
-    assert datasets(out) == datasets(finished)
-
-
-COMMAND = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
+    assert contents(out) == contents(finished)
 
 
 def test_two_runs_of_one_command_give_the_files_of_one(slides, finished, tmp_path):
@@ -137,43 +161,37 @@ def test_two_runs_of_one_command_give_the_files_of_one(slides, finished, tmp_pat
         both = [forks.begin(COMMAND, *arguments) for _ in range(2)]
         for process in both:
             assert process.wait() == 0, process.errors()
-    assert datasets(out) == datasets(finished)
-    files = [
-        {p.relative_to(work) for p in work.rglob("*") if ".probsa" not in p.parts}
-        for work in (out, finished)
-    ]
-    assert files[0] == files[1]
+    assert contents(out) == contents(finished)
+    assert files_of(out) == files_of(finished)
     for table in ("patch.csv", "features_handcrafted.csv"):
-        rows = [
-            [r | {"seconds": ""} for r in TextTable.read(work / NAME / table).rows]
-            for work in (out, finished)
-        ]
-        assert rows[0] == rows[1]
+        assert rows_of(out / NAME / table) == rows_of(finished / NAME / table)
     assert list(foreign_files(out)) == []
 
 
 def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
-    with (work / NAME / "patches" / "slide0_patches.h5").open("r+b") as f:
-        f.truncate(100)
-    (work / NAME / "patches" / "slide1_patches.h5").unlink()
-    with (work / NAME / "features_handcrafted" / "slide1.h5").open("r+b") as f:
-        f.truncate(2000)
-    with (work / NAME / "features_handcrafted" / "slide2.h5").open("r+b") as f:
-        f.truncate(3000)
-    # what is there is not what probsa wrote: it stays until the user has removed it
+    damaged_patches = work / NAME / "patches" / "slide0_patches.h5"
+    lost_patches = work / NAME / "patches" / "slide1_patches.h5"
+    damaged_bags = [
+        work / NAME / "features_handcrafted" / f"{name}.h5" for name in ("slide1", "slide2")
+    ]
+    os.truncate(damaged_patches, 100)
+    lost_patches.unlink()
+    os.truncate(damaged_bags[0], 2000)
+    os.truncate(damaged_bags[1], 3000)
+    # a damaged file is not what probsa wrote: it stays until the user has removed it
     (patched,) = patch_cohort(slides, work, settings=SMALL)
     assert [o.status for o in patched.outcomes] == ["failed", "done", "done"]
-    assert (work / NAME / "patches" / "slide0_patches.h5").stat().st_size == 100
-    (work / NAME / "patches" / "slide0_patches.h5").unlink()
+    assert damaged_patches.stat().st_size == 100
+    damaged_patches.unlink()
     (patched,) = patch_cohort(slides, work, settings=SMALL)
     assert [o.kept for o in patched.outcomes] == [False, True, True]
     extracted = extract_cohort(work, ExtractOptions(batch=7))
     assert [o.status for o in extracted.outcomes] == ["done", "failed", "failed"]
-    for name in ("slide1", "slide2"):
-        (work / NAME / "features_handcrafted" / f"{name}.h5").unlink()
+    for path in damaged_bags:
+        path.unlink()
     extracted = extract_cohort(work, ExtractOptions(batch=7))
     assert [o.kept for o in extracted.outcomes] == [True, False, False]
-    assert datasets(work) == datasets(finished)
+    assert contents(work) == contents(finished)
 
 
 def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
@@ -209,12 +227,12 @@ def test_features_of_other_patches_weights_or_precision_are_noticed(slides, work
 
 
 def test_a_slide_that_changed_is_noticed(slides, work, tmp_path):
-    own = Path(shutil.copytree(slides, tmp_path / "own"))
-    write_slide(own / "slide1.tiff", tissue(1024, 1024, boxes=[(0, 0, 512, 512)], seed=9))
-    (report,) = patch_cohort(own, work, settings=SMALL)
+    copies = Path(shutil.copytree(slides, tmp_path / "copies"))
+    write_slide(copies / "slide1.tiff", tissue(1024, 1024, boxes=[(0, 0, 512, 512)], seed=9))
+    (report,) = patch_cohort(copies, work, settings=SMALL)
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
     assert "have changed since" in report.failures[0][1]
-    moved = extract_cohort(work, ExtractOptions(batch=7), slides=own)
+    moved = extract_cohort(work, ExtractOptions(batch=7), slides=copies)
     assert [o.status for o in moved.outcomes] == ["done", "failed", "done"]
     assert "made with another slide" in moved.failures[0][1]
 
@@ -266,9 +284,8 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     image = tissue(768, 768, boxes=[(0, 0, 768, 768)])
     path = write_slide(tmp_path / "slides" / "torn.tiff", image, jpeg=True, levels=4)
     out = tmp_path / "work"
-    whole = settings(size=256, mpp=0.5)
-    _tear(path, tile=4)  # a tile of level 0; tissue is detected on the last level
-    (report,) = patch_cohort(path.parent, out, settings=whole)
+    blank_tile(path, tile=4)  # a tile of level 0; tissue is detected on the last level
+    (report,) = patch_cohort(path.parent, out, settings=settings(size=256, mpp=0.5))
     assert report.outcomes[0].count == 9
     record = out / "20x_256px_0px_overlap" / "records" / "patch" / "torn.json"
     extracted = extract_cohort(out, ExtractOptions(batch=2))
@@ -287,15 +304,16 @@ def test_a_patch_that_cannot_be_decoded_is_flagged_and_left_out(tmp_path):
     assert again.kept and again.unreadable == 1 and again.reason == outcome.reason
 
 
-def _tear(path: Path, *, tile: int) -> None:
+def blank_tile(path: Path, *, tile: int) -> None:
+    """Overwrite the data of a tile of level 0 with zeros, which no decoder of JPEG accepts."""
     import tifffile
 
     with tifffile.TiffFile(path) as tif:
         page = tif.pages[0]
-        at = page.dataoffsets[tile]
+        offset = page.dataoffsets[tile]
         length = page.databytecounts[tile]
     with path.open("r+b") as f:
-        f.seek(at)
+        f.seek(offset)
         f.write(b"\0" * length)
 
 
@@ -314,8 +332,8 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
     monkeypatch.setattr("os.fsync", fsync)
     refused(OSError, os.strerror(errno.ENOSPC), extract_cohort, work, ExtractOptions(batch=7))
     monkeypatch.undo()
-    left = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
-    assert left == ["slide0.h5"]
+    bags = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
+    assert bags == ["slide0.h5"]
     assert extract_cohort(work, ExtractOptions(batch=7)).counts == {"done": 3, "kept": 1}
 
 
@@ -325,21 +343,21 @@ def test_shards_part_the_work_and_make_the_whole(slides, finished, tmp_path):
         patch_cohort(slides, out, settings=SMALL, run=RunOptions(share=Share(i, 2)))
     for i in range(2):
         extract_cohort(out, ExtractOptions(batch=7), run=RunOptions(share=Share(i, 2)))
-    assert datasets(out) == datasets(finished)
+    assert contents(out) == contents(finished)
     assert (out / NAME / "patch_0of2.csv").is_file() and (out / NAME / "patch_1of2.csv").is_file()
 
 
 def test_edited_contours_take_the_place_of_tissue(slides, work, tmp_path):
-    own = tmp_path / "edited"
-    own.mkdir()
+    contours = tmp_path / "edited"
+    contours.mkdir()
     square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
     feature = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]}}
     for k in range(2):
-        (own / f"slide{k}.geojson").write_text(
+        (contours / f"slide{k}.geojson").write_text(
             json.dumps({"type": "FeatureCollection", "features": [feature]})
         )
     out = tmp_path / "new"
-    (report,) = patch_cohort(slides, out, settings=SMALL, contours=own)
+    (report,) = patch_cohort(slides, out, settings=SMALL, contours=contours)
     assert [(o.status, o.count) for o in report.outcomes] == [
         ("done", 4),
         ("done", 4),
@@ -362,7 +380,7 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 
-def left(work: Path) -> list[str]:
+def temporary_files(work: Path) -> list[str]:
     return [p.name for p in work.rglob(".*") if p.suffix == ".tmp"]
 
 
@@ -371,17 +389,17 @@ def test_a_decoder_that_crashes_costs_one_slide(slides, tmp_path, monkeypatch, w
     fork_workers(monkeypatch)
     monkeypatch.setattr(flow, "Patching", CrashingPatching)
     out = tmp_path / "work"
-    told = []
+    reported = []
     run = RunOptions(workers=workers, isolated=True)
     (report,) = patch_cohort(
-        slides, out, settings=SMALL, run=run, on_outcome=lambda o, total: told.append(o.name)
+        slides, out, settings=SMALL, run=run, on_outcome=lambda o, total: reported.append(o.name)
     )
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
     assert "died twice" in report.failures[0][1] and "signal 11" in report.failures[0][1]
-    assert told[-1] == "slide1" and len(told) == 3
+    assert reported[-1] == "slide1" and len(reported) == 3
     rows = TextTable.read(out / NAME / "patch.csv").rows
     assert "signal 11" in rows[1]["reason"] and rows[1]["source"].endswith("slide1.tiff")
-    assert left(out) == []
+    assert temporary_files(out) == []
     # the next run tries it again
     monkeypatch.undo()
     (report,) = patch_cohort(slides, out, settings=SMALL)
@@ -396,7 +414,7 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
     name, reason = report.failures[0]
     assert name == "slide1" and "killed twice" in reason and "--readers" in reason
-    assert left(work) == []
+    assert temporary_files(work) == []
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
@@ -406,11 +424,10 @@ def test_options_that_cannot_be(wrong):
 
 def test_what_a_killed_run_left_half_written_goes(slides, work, finished):
     """This applies to every file of a run; what others write or wrote stays."""
-    made = [
-        p for p in work.rglob("*") if p.is_file() and p.suffix in (".h5", ".json", ".jpg", ".csv")
-    ]
-    assert len(made) > 20
-    for path in made:
+    suffixes = (".h5", ".json", ".jpg", ".csv")
+    written = [path for path in work.rglob("*") if path.is_file() and path.suffix in suffixes]
+    assert len(written) > 20
+    for path in written:
         temporary_of(path).write_bytes(b"half")
     foreign = temporary_of(work / "notes.txt")
     foreign.write_bytes(b"not ours")

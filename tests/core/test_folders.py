@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from probsa.core import folders, open_output, replacing_folder, write_text
-from probsa.core.writers import TOKEN
+from probsa.core.writers import TEMPORARY_NAME
 from probsa.errors import OutputExists
 
 
@@ -133,8 +133,8 @@ def aside_of(folder, *, pid):
     """Return the name under which a process puts a folder aside."""
     open_output(folder.parent)
     with replacing_folder(folder.parent / "probe") as new:
-        place, _, started = TOKEN.fullmatch(new.name).groups()
-    return folder.with_name(f".{folder.name}.01234567_{place}_{pid:x}_{started}.old")
+        machine, _, started = TEMPORARY_NAME.fullmatch(new.name).groups()
+    return folder.with_name(f".{folder.name}.01234567_{machine}_{pid:x}_{started}.old")
 
 
 def test_what_a_killed_process_put_aside_comes_back(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from probsa.core import remove_leftovers, remove_leftovers_of, replacing
 from probsa.core.leftovers import temporary_files
-from probsa.core.writers import TOKEN, is_abandoned
+from probsa.core.writers import TEMPORARY_NAME, is_abandoned
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def dead_pid():
 def name_of(tmp_path, dead_pid):
     """Return a function that gives the name of a temporary file by kind of writer."""
     with replacing(tmp_path / "probe") as temporary:
-        match = TOKEN.fullmatch(temporary.name)
+        match = TEMPORARY_NAME.fullmatch(temporary.name)
         temporary.write_text("")
     (tmp_path / "probe").unlink()
     place, pid, started = match.groups()

@@ -9,9 +9,10 @@ import pytest
 import torch
 from support import foreign
 from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_order, slide
+from support.leftovers import temporary_of
 from support.refusals import refused
 
-from probsa.core import Bag, GraphOptions, read_bag, write_bag
+from probsa.core import Bag, GraphOptions, read_bag, shortened, write_bag
 from probsa.datasets import ConversionOptions, convert, open_bags, read_table
 from probsa.datasets.conversion import Conversion
 from probsa.errors import BagError, InputError, OutputExists, ProbSAError
@@ -305,6 +306,19 @@ def test_what_is_there_is_kept_unless_asked(tmp_path):
     run(source, out, "trident", overwrite=True)
     expected = slide(seed=1).features
     np.testing.assert_array_equal(open_bags(out).bag("s1").x.float().numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ["s1", "n" * 230])
+def test_what_a_killed_conversion_left_of_a_bag_is_removed(tmp_path, name):
+    (ours(tmp_path / "x", slide()) / "s1.h5").rename(tmp_path / "x" / f"{name}.h5")
+    run(tmp_path / "x", tmp_path / "out", "probsa", slide_mpp=0.5)
+    file = tmp_path / "out" / f"{name}.h5"
+    leftover = temporary_of(file.with_name(shortened(file.name)))
+    leftover.write_bytes(b"half")
+    foreign_leftover = temporary_of(tmp_path / "out" / "other.h5")
+    foreign_leftover.write_bytes(b"of another program")
+    run(tmp_path / "x", tmp_path / "out", "probsa", slide_mpp=0.5, overwrite=True)
+    assert not leftover.exists() and foreign_leftover.exists() and file.exists()
 
 
 @pytest.mark.parametrize("tool", TOOLS)

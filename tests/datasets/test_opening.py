@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -34,6 +33,7 @@ from probsa.datasets import (
     read_table,
     write_notes,
 )
+from probsa.datasets.studies.study import StudyOptions, StudySource
 from probsa.datasets.studies.table import draft
 from probsa.errors import BagError, GraphError, InputError, TableError
 from probsa.training import DataConfig, RunConfig, open_data, prepare
@@ -64,7 +64,8 @@ def slides(folder: Path, names: str = "abc", **options: object) -> Path:
 
 
 def missing(*gaps: tuple[float, float], more: int = 0, step: float = 1.0) -> MissingSlices:
-    return MissingSlices(gaps=gaps, more_gaps=more, step=step)
+    positions = tuple((float(low), float(high)) for low, high in gaps)
+    return MissingSlices(gaps=positions, more_gaps=more, step=step)
 
 
 def scan(folder: Path, positions: list[float]) -> BagSet:
@@ -286,9 +287,9 @@ def test_a_graph_that_needs_coordinates(tmp_path):
         ([16, 15, 11, 10, 9], missing((11, 15))),
         ([1, 2, 4, 5, 6, 8], missing((2, 4), (6, 8))),
         ([0.0, 2.5, 5.0, 10.0, 12.5], missing((5, 10), step=2.5)),
-        ([1, 2, 2, 3], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
-        ([3, 2, 2, 1], SlicesAtOnePosition(position=2, slices=2, other_positions=0)),
-        ([0, 0, 0, 1, 1], SlicesAtOnePosition(position=0, slices=3, other_positions=1)),
+        ([1, 2, 2, 3], SlicesAtOnePosition(position=2.0, slices=2, other_positions=0)),
+        ([3, 2, 2, 1], SlicesAtOnePosition(position=2.0, slices=2, other_positions=0)),
+        ([0, 0, 0, 1, 1], SlicesAtOnePosition(position=0.0, slices=3, other_positions=1)),
         (
             [*range(0, 24, 3), 100, 101, *range(200, 212)],
             missing((0, 3), (3, 6), (6, 9), (9, 12), (12, 15), more=4),
@@ -351,7 +352,9 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path):
     coords = np.stack([columns, np.zeros_like(columns)], axis=1)
     bags = open_bags(slides(tmp_path, "a", coords=coords, features=features(0, n=10)))
     assert torch.equal(bags.bag("a").edges, torch.tensor([[0], [1]]))
-    assert bags.notes == {"a": (IsolatedPatches(share=pytest.approx(0.8)),)}
+    assert list(bags.notes) == ["a"]
+    (note,) = bags.notes["a"]
+    assert isinstance(note, IsolatedPatches) and note.share == pytest.approx(0.8)
 
 
 def test_real_scans_and_tiles(shared_data):
@@ -518,10 +521,12 @@ def test_instance_labels_of_another_kind_are_a_reason_against_their_bag_alone(tm
     refused(BagError, r"a\.npy.*instance labels", bags.bag, "a")
     assert bags.bag("b").instance_labels.tolist() == [0, 1, -1, 0]
     (tmp_path / "labels.csv").write_text("bag,label\na,0\nb,1\n")
-    source = SimpleNamespace(
+    source = StudySource(
         root=tmp_path,
         bags=open_bags(tmp_path / "features"),
-        options=SimpleNamespace(labels=None, classes=None, instance_labels=None),
+        options=StudyOptions(),
+        features=tmp_path / "features",
+        feature_set=None,
     )
     read = draft(source).instance_labels_of
     refused(BagError, r"a\.npy.*instance labels", read, "a")

@@ -16,9 +16,11 @@ X, _ = made_bags(18, seed=3)
 AMOUNT = np.arange(18) % 3
 NUMBERS = 5.0 + 2 * AMOUNT
 TIMES = np.stack([9.0 - 2 * AMOUNT + np.arange(18) / 50, np.arange(18) % 4 > 0], 1)
+"""(time, 1 for an event and 0 for censored); three bags of four have the event."""
 FINDINGS = np.stack([AMOUNT > 0, AMOUNT > 1], 1).astype(float)
+# all targets follow from AMOUNT, which the first feature of every instance shows
 for (x, _coords), amount in zip(X, AMOUNT, strict=True):
-    x[:, 0] += 2 * amount  # in place: what every target follows
+    x[:, 0] += 2 * amount
 FAST = {
     "model": "abmil",
     "model_arguments": {"embed": 8, "attention_dim": 4},
@@ -51,40 +53,49 @@ def fitted():
 
 
 def test_grades_are_called_by_the_median(fitted):
-    c = fitted["ordinal"]
-    p = c.predict_proba(X)
-    assert c.task_ == "ordinal" and p.shape == (18, 3)
-    assert c.predict(X).tolist() == median_call(p).tolist()
-    assert c.decision_function(X).shape == (18, 3)
+    classifier = fitted["ordinal"]
+    p = classifier.predict_proba(X)
+    assert classifier.task_ == "ordinal" and p.shape == (18, 3)
+    assert classifier.predict(X).tolist() == median_call(p).tolist()
+    assert classifier.decision_function(X).shape == (18, 3)
 
 
 def test_grades_may_be_named_in_their_order():
     names = np.array(["none", "low", "high"])[AMOUNT]
-    c = MILClassifier(**FAST, ordinal=["none", "low", "high"]).fit(X, names)
-    assert c.classes_.tolist() == ["none", "low", "high"] and c.score(X, names) > 0.6
-    grade = c.predict_proba(X) @ np.arange(c.predict_proba(X).shape[1])
-    assert grade[AMOUNT == 0].mean() < grade[AMOUNT == 1].mean() < grade[AMOUNT == 2].mean()
+    classifier = MILClassifier(**FAST, ordinal=["none", "low", "high"]).fit(X, names)
+    assert classifier.classes_.tolist() == ["none", "low", "high"]
+    assert classifier.score(X, names) > 0.6
+    expected_grade = classifier.predict_proba(X) @ np.arange(3)
+    none, low, high = (expected_grade[amount == AMOUNT].mean() for amount in range(3))
+    assert none < low < high
 
 
 def test_findings_have_a_probability_each(fitted):
-    c = fitted["multilabel"]
-    p = c.predict_proba(X)
-    assert c.task_ == "multilabel" and p.shape == (18, 2) and c.classes_.tolist() == [0, 1]
-    assert (c.predict(X) == (p >= 0.5)).all()
-    np.testing.assert_allclose(c.decision_function(X), np.log(p / (1 - p)))
-    assert 0 <= c.score(X, FINDINGS.astype(int)) <= 1
-    unknown = FINDINGS.copy()
-    unknown[0, 1] = np.nan
-    MILClassifier(**{**FAST, "epochs": 1}).fit(X, unknown)
+    classifier = fitted["multilabel"]
+    p = classifier.predict_proba(X)
+    assert classifier.task_ == "multilabel" and p.shape == (18, 2)
+    assert classifier.classes_.tolist() == [0, 1]
+    assert (classifier.predict(X) == (p >= 0.5)).all()
+    np.testing.assert_allclose(classifier.decision_function(X), np.log(p / (1 - p)))
+    assert 0 <= classifier.score(X, FINDINGS.astype(int)) <= 1
+
+
+def test_a_finding_may_be_unknown_of_a_bag():
+    partly_known = FINDINGS.copy()
+    partly_known[0, 1] = np.nan
+    classifier = MILClassifier(**{**FAST, "epochs": 1}).fit(X, partly_known)
+    assert np.isfinite(classifier.predict_proba(X)).all()
 
 
 def test_a_number_has_a_distribution(fitted):
-    r = fitted["regression"]
-    d = r.predict_distribution(X)
-    assert (d.mean == r.predict(X)).all() and d.levels == (0.05, 0.25, 0.5, 0.75, 0.95)
-    assert d.quantiles.shape == (18, 5) and (np.diff(d.quantiles) > 0).all()
-    assert (d.spread > 0).all() and (d.sd > d.spread).all()
-    assert r.score(X, NUMBERS) == pytest.approx(r2_score(NUMBERS, d.mean))
+    regressor = fitted["regression"]
+    predicted = regressor.predict_distribution(X)
+    assert (predicted.mean == regressor.predict(X)).all()
+    assert predicted.levels == (0.05, 0.25, 0.5, 0.75, 0.95)
+    assert predicted.quantiles.shape == (18, 5) and (np.diff(predicted.quantiles) > 0).all()
+    # the spread of the samples is a part of the standard deviation
+    assert (predicted.spread > 0).all() and (predicted.sd > predicted.spread).all()
+    assert regressor.score(X, NUMBERS) == pytest.approx(r2_score(NUMBERS, predicted.mean))
 
 
 def test_regression_learns_in_the_tools_of_scikit_learn():
@@ -95,23 +106,29 @@ def test_regression_learns_in_the_tools_of_scikit_learn():
 
 
 def test_survival_is_a_risk_and_a_curve(fitted):
-    s = fitted["survival"]
-    risk = s.predict(X)
-    curve = s.predict_survival_function(X)
-    assert curve.shape == (18, len(s.times_)) and (np.diff(curve) <= 0).all()
+    survival = fitted["survival"]
+    risk = survival.predict(X)
+    curve = survival.predict_survival_function(X)
+    assert curve.shape == (18, len(survival.times_)) and (np.diff(curve) <= 0).all()
     time = TIMES[:, 0]
     event = TIMES[:, 1] > 0
-    assert s.score(X, TIMES) == concordance(time, event, risk=risk).value
-    first, last = s.times_[0], s.times_[-1]
-    between = s.predict_survival_function(X, [0, first, (first + last) / 2, last])
-    assert (between[:, 0] == 1).all()
-    np.testing.assert_allclose(between[:, [1, 3]], curve, rtol=1e-12)
-    np.testing.assert_allclose(between[:, 2], np.sqrt(curve[:, 0] * curve[:, -1]))
+    assert survival.score(X, TIMES) == concordance(time, event, risk=risk).value
+    # of two intervals: S is 1 at 0, the curve at their ends, and log-linear between these
+    first, last = survival.times_
+    middle = (first + last) / 2
+    at_zero, at_first, at_middle, at_last = survival.predict_survival_function(
+        X, [0, first, middle, last]
+    ).T
+    assert (at_zero == 1).all()
+    np.testing.assert_allclose(at_first, curve[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(at_last, curve[:, 1], rtol=1e-12)
+    np.testing.assert_allclose(at_middle, np.sqrt(curve[:, 0] * curve[:, 1]))
     # τ − ∫ S dt, where the curves of the samples are averaged; here their mean is integrated
-    area = np.trapezoid(s.predict_survival_function(X, np.linspace(0, last, 2001)), dx=last / 2000)
+    grid = np.linspace(0, last, 2001)
+    area = np.trapezoid(survival.predict_survival_function(X, grid), dx=last / 2000)
     np.testing.assert_allclose(risk, last - area, rtol=0.02)
     with pytest.raises(InputError, match=f"from 0 to {last:g}"):
-        s.predict_survival_function(X, [last + 1])
+        survival.predict_survival_function(X, [last + 1])
 
 
 def test_every_form_of_censored_times_is_the_same():
@@ -128,8 +145,8 @@ def test_each_comes_back_equal_and_states_its_task(fitted, tmp_path):
         loaded = type(estimator).from_pretrained(folder)
         assert (loaded.predict(X) == estimator.predict(X)).all()
         assert loaded.get_params() == estimator.get_params()
-        text = (folder / "config.json").read_text()
-        assert "training_targets" not in text
+        # the targets of training stay out of the folder, which may be published
+        assert "training_targets" not in (folder / "config.json").read_text()
     cards = {task: (tmp_path / task / "README.md").read_text() for task in fitted}
     assert "`0`, `1` or `2`" in cards["ordinal"]
     assert "`0` and `1`" in cards["multilabel"]
@@ -152,7 +169,7 @@ def test_each_comes_back_equal_and_states_its_task(fitted, tmp_path):
         (MILSurvival(), NUMBERS, "a time"),
         (MILSurvival(), -TIMES, "is not above 0"),
         (MILSurvival(), TIMES + 1, "neither 0 .censored. nor 1"),
-        (MILSurvival(), TIMES * [1, 0], "training bags? (are|is) censored|have the event"),
+        (MILSurvival(), TIMES * [1, 0], "(training bags? (are|is) censored|have the event)"),
     ],
 )
 def test_errors_say_what_was_expected(estimator, y, message):

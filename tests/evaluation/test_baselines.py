@@ -176,7 +176,7 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
 
 def sample(value, *, deviation=0.02, seed=0, patients=50):
     noise = np.random.default_rng(seed).normal(scale=deviation, size=2000)
-    support = Support(patients=patients, part=None, trials=patients - 1)
+    support = Support(patients=patients, part=None, trials=float(patients - 1))
     rows = np.array([value, *(value + noise)])
     return Metric.of(rows, support=support, scale=MEAN_SHARE)
 

@@ -27,35 +27,43 @@ def gtp(shared_golden) -> Golden:
 @pytest.mark.parametrize("b", EACH)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_every_class_is_the_originals(gtp, b, dtype):
-    """Ours holds in single precision, where theirs differs from its own double by a third."""
+    """The original's values in double precision are matched, in single precision as well.
+
+    The original's own values in single precision differ from those by up to a third.
+    """
     model = gtp.model().to(dtype)
     bags = pack([gtp.bag(b, dtype=dtype)])
 
-    def want(key: str) -> Tensor:
+    def expected(key: str) -> Tensor:
         return gtp.expected(f"bag{b}.graphcam.{key}", double=True)
 
-    soft, u = model.relevance(bags)
-    close(soft, want("s").softmax(1))
-    assert torch.equal(soft.argmax(1), want("s_argmax"))
+    assignment, cluster_relevance = model.relevance(bags)
+    close(assignment, expected("s").softmax(1))
+    assert torch.equal(assignment.argmax(1), expected("s_argmax"))
     out = model(bags)
     scores = model.instance_scores(bags, out).mean
     assert scores.dtype == dtype and scores.shape == (len(bags.x), 3)
     for c in range(3):
-        close(u[0, c][None], want(f"cam{c}"))
-        close(scores[:, c].double(), want(f"node{c}"))
+        close(cluster_relevance[0, c][None], expected(f"cam{c}"))
         node = scores[:, c].double()
-        span = (node - node.min()) / (node.max() - node.min())
-        shown = (out.probability[0, c].clip(0.4, 1) * span).clip(0, 1)
-        close(shown, want(f"vis{c}"))
+        close(node, expected(f"node{c}"))
+        # the original's picture: scores from 0 to 1, times the probability, which is at least 0.4
+        scaled = (node - node.min()) / (node.max() - node.min())
+        picture = (out.probability[0, c].clip(0.4, 1) * scaled).clip(0, 1)
+        close(picture, expected(f"vis{c}"))
+
+
+# The rules of relevance once more, written with automatic differentiation (`second_relevance`).
 
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:
+    """Return a / (b + 1e-9), and 0 where b is 0, in the terms of the original."""
     low = b.clamp(min=1e-9) + b.clamp(max=1e-9)
     return a / (low + (low == 0) * 1e-9) * (b != 0)
 
 
 def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
-    """Return x ⊙ ∂f/∂x applied to R ⊘ f(x)."""
+    """Return the relevance of each input, x ⊙ ∂f/∂x applied to R ⊘ f(x), for R of the output."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         z = f(*leaves)
@@ -64,35 +72,44 @@ def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
 
 
 def linear(r: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    up, down = w.clamp(min=0).T, w.clamp(max=0).T
-    parts = [x.clamp(min=0), x.clamp(max=0)]
-    return sum(shares(lambda p, n: p @ up + n @ down, parts, r))
+    """Return the relevance of x in x wᵀ: products of two positive or two negative numbers count."""
+    positive_w = w.clamp(min=0).T
+    negative_w = w.clamp(max=0).T
+
+    def products(positive_x: Tensor, negative_x: Tensor) -> Tensor:
+        return positive_x @ positive_w + negative_x @ negative_w
+
+    return sum(shares(products, [x.clamp(min=0), x.clamp(max=0)], r))
 
 
 def added(r: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+    """Return the relevance of a and of b in a + b; together they have the sum of r."""
     parts = shares(torch.add, [a, b], r)
-    sums = [v.sum() for v in parts]
-    size = sum(v.abs() for v in sums)
-    return [v * ratio(ratio(s.abs(), size) * r.sum(), s) for v, s in zip(parts, sums, strict=True)]
+    total = sum(part.sum().abs() for part in parts)
+    scaled = []
+    for part in parts:
+        share = ratio(part.sum().abs(), total)
+        scaled.append(part * ratio(share * r.sum(), part.sum()))
+    return scaled
 
 
 def steps(block, x: Tensor) -> SimpleNamespace:
     """Return the intermediate results of a block for tokens (bags, t, d)."""
-    one = SimpleNamespace(x=x, normed=block.norm1(x))
-    qkv = block.qkv(one.normed).unflatten(2, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)
-    one.q, one.k, one.v = qkv
-    one.attention = (one.q @ one.k.mT / one.q.shape[-1] ** 0.5).softmax(-1)
-    one.mixed = (one.attention @ one.v).transpose(1, 2).flatten(2)
-    one.attended = block.out(one.mixed)
-    one.z = x + one.attended
-    one.normed_z = block.norm2(one.z)
-    one.active = block.mlp[:2](one.normed_z)
-    one.mlp = block.mlp[2:](one.active)
-    one.out = one.z + one.mlp
-    return one
+    trace = SimpleNamespace(x=x, normed=block.norm1(x))
+    qkv = block.qkv(trace.normed).unflatten(2, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)
+    trace.q, trace.k, trace.v = qkv
+    trace.attention = (trace.q @ trace.k.mT / trace.q.shape[-1] ** 0.5).softmax(-1)
+    trace.mixed = (trace.attention @ trace.v).transpose(1, 2).flatten(2)
+    trace.attended = block.out(trace.mixed)
+    trace.z = x + trace.attended
+    trace.normed_z = block.norm2(trace.z)
+    trace.active = block.mlp[:2](trace.normed_z)
+    trace.mlp = block.mlp[2:](trace.active)
+    trace.out = trace.z + trace.mlp
+    return trace
 
 
-def second_time(model: GTP, t: Tensor, *, start: float | None) -> Tensor:
+def second_relevance(model: GTP, t: Tensor, *, start: float | None) -> Tensor:
     """Return each cluster's relevance for the one class, from tokens (1, t, d), the class first.
 
     The relevance of the logit is `start`, or the logit itself.
@@ -104,50 +121,40 @@ def second_time(model: GTP, t: Tensor, *, start: float | None) -> Tensor:
         x = traces[-1].out
     last = model.norm(x)[:, 0]
     logit = model.classifier(last)
-    gradients = torch.autograd.grad(logit.sum(), [one.attention for one in traces])
-    begin = logit if start is None else torch.full_like(logit, start)
+    gradients = torch.autograd.grad(logit.sum(), [trace.attention for trace in traces])
+    logit_relevance = logit if start is None else torch.full_like(logit, start)
+    # from the logit to the class token; the norm passes relevance on unchanged
+    class_relevance = linear(logit_relevance, last, model.classifier.weight)
     r = torch.zeros_like(t)
-    r[:, 0] = shares(lambda v: v, [last], linear(begin, last, model.classifier.weight))[0]
-    j = eye = torch.eye(t.shape[1], dtype=t.dtype)
-    for block, one, g in reversed(list(zip(model.blocks, traces, gradients, strict=True))):
-        skip, mlp = added(r, one.z, one.mlp)
-        mlp = linear(mlp, one.active, block.mlp[3].weight)
-        mlp = linear(mlp, one.normed_z, block.mlp[0].weight)
-        r = one.z * (ratio(skip, one.z) + ratio(mlp, one.z))
-        skip, mixed = added(r, one.x, one.attended)
+    r[:, 0] = shares(lambda v: v, [last], class_relevance)[0]
+    eye = torch.eye(t.shape[1], dtype=t.dtype)
+    rollout = eye
+    for block, trace, gradient in reversed(list(zip(model.blocks, traces, gradients, strict=True))):
+        # the second half of the block: out = z + mlp(norm(z))
+        skip, mlp = added(r, trace.z, trace.mlp)
+        mlp = linear(mlp, trace.active, block.mlp[3].weight)
+        mlp = linear(mlp, trace.normed_z, block.mlp[0].weight)
+        r = trace.z * (ratio(skip, trace.z) + ratio(mlp, trace.z))
+        # the first half: z = x + out(attention @ v)
+        skip, mixed = added(r, trace.x, trace.attended)
         if isinstance(block.out, torch.nn.Linear):
-            mixed = linear(mixed, one.mixed, block.out.weight)
+            mixed = linear(mixed, trace.mixed, block.out.weight)
         mixed = mixed.unflatten(2, (block.heads, -1)).transpose(1, 2)
-        r_a, r_v = (v / 2 for v in shares(torch.matmul, [one.attention, one.v], mixed))
-        pair = shares(lambda q, k: q @ k.transpose(2, 3), [one.q, one.k], r_a)
-        qkv = torch.stack([*(v / 2 for v in pair), r_v]).permute(1, 3, 0, 2, 4).flatten(2)
-        other = linear(qkv, one.normed, block.qkv.weight)
-        r = one.x * (ratio(skip, one.x) + ratio(other, one.x))
-        factor = begin[:, :, None, None] if start is None else start
-        j = j @ ((g * factor * r_a).clamp(min=0).mean(1) + eye)
-    return j[:, 0, 1:].detach()
-
-
-def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
-    """Return assignment logits and tokens."""
-    h, s = model.nodes(
-        model.embed(bags.x), graph(bags, weighted=model.weighted, dtype=bags.x.dtype)
-    )
-    return s.detach(), model.tokens(pool_clusters(s.softmax(1), h, bags.sizes)[0])
-
-
-@pytest.mark.parametrize("unit", [False, True])
-def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
-    model = small(unit_init=unit)
-    bags = some_bags()
-    s, t = tokens_of(model, bags)
-    scores = model.instance_scores(bags, model(bags)).mean
-    want = [
-        s[rows].softmax(1) @ second_time(model, t[[b]], start=1.0 if unit else None)[0]
-        for b, rows in enumerate((slice(0, 12), slice(12, 19)))
-    ]
-    torch.testing.assert_close(scores, torch.cat(want), rtol=1e-8, atol=1e-12)
-    assert scores.min().item() >= 0 and scores.max().item() > 1e-6
+        # a product's relevance goes to each of its two factors in halves
+        attention_share, v_share = shares(torch.matmul, [trace.attention, trace.v], mixed)
+        r_attention = attention_share / 2
+        q_share, k_share = shares(
+            lambda q, k: q @ k.transpose(2, 3), [trace.q, trace.k], r_attention
+        )
+        r_qkv = torch.stack([q_share / 2, k_share / 2, v_share / 2])
+        r_qkv = r_qkv.permute(1, 3, 0, 2, 4).flatten(2)
+        attended = linear(r_qkv, trace.normed, block.qkv.weight)
+        r = trace.x * (ratio(skip, trace.x) + ratio(attended, trace.x))
+        # the start multiplies the gradient as well
+        factor = logit_relevance[:, :, None, None] if start is None else start
+        weights = (gradient * factor * r_attention).clamp(min=0).mean(1)
+        rollout = rollout @ (weights + eye)
+    return rollout[:, 0, 1:].detach()
 
 
 def small(*, seed: int = 0, **options) -> GTP:
@@ -160,20 +167,43 @@ def small(*, seed: int = 0, **options) -> GTP:
     return model.eval()
 
 
+def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
+    """Return the logits of the assignment (n, clusters), and the tokens (bags, 1 + clusters, d)."""
+    edges = graph(bags, weighted=model.weighted, dtype=bags.x.dtype)
+    h, s = model.nodes(model.embed(bags.x), edges)
+    pooled = pool_clusters(s.softmax(1), h, bags.sizes)[0]
+    return s.detach(), model.tokens(pooled)
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_the_relevance_of_one_logit_is_that_of_the_second_computation(unit):
+    model = small(unit_init=unit)
+    bags = some_bags()
+    s, t = tokens_of(model, bags)
+    scores = model.instance_scores(bags, model(bags)).mean
+    start = 1.0 if unit else None
+    expected = []
+    for b, bag_s in enumerate(s.split(list(bags.sizes))):
+        cluster_relevance = second_relevance(model, t[[b]], start=start)[0]
+        expected.append(bag_s.softmax(1) @ cluster_relevance)
+    torch.testing.assert_close(scores, torch.cat(expected), rtol=1e-8, atol=1e-12)
+    assert scores.min().item() >= 0 and scores.max().item() > 1e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_a_map_knows_neither_batch_mates_nor_order(dtype):
     model = small().to(dtype)
     bags = [random_bag(n, seed=n, features=6, dtype=dtype, density=0.3) for n in (9, 1, 4, 30, 17)]
     whole = pack(bags)
     together = model.instance_scores(whole, model(whole)).mean
-    for bag, rows in zip(bags, together.split([len(b) for b in bags]), strict=True):
+    for bag, scores in zip(bags, together.split(list(whole.sizes)), strict=True):
         order = torch.randperm(len(bag), generator=torch.Generator().manual_seed(1))
-        place = order.argsort()
-        turned = Bag(name="t", x=bag.x[order], edges=place[bag.edges], weights=bag.weights)
-        for single, want in ((bag, rows), (turned, rows[order])):
+        new_index = order.argsort()
+        permuted = Bag(name="t", x=bag.x[order], edges=new_index[bag.edges], weights=bag.weights)
+        for single, expected in ((bag, scores), (permuted, scores[order])):
             alone = pack([single])
             actual = model.instance_scores(alone, model(alone)).mean
-            torch.testing.assert_close(actual, want, rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_map_is_the_same_wherever_it_is_asked_for():

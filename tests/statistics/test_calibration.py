@@ -84,7 +84,7 @@ def test_resampled_errors_are_those_of_resampled_items():
         shares.append(np.mean(y[inside]))
     assert frequency.frequency[1] == pytest.approx(shares[0])
     patients = len({groups[i] for i in range(40) if bins[i] == 1})
-    support = Support(patients=patients, part=None, trials=patients - 1)
+    support = Support(patients=patients, part=None, trials=float(patients - 1))
     expected = interval(np.array(shares), support=support, scale=MEAN_SHARE)
     assert (frequency.low[1], frequency.high[1]) == pytest.approx((expected.low, expected.high))
 
@@ -182,7 +182,7 @@ def test_retained_error_rates_are_those_of_resampled_groups():
     for share, column, low, high in zip(SHARES, np.array(rows).T, got.low, got.high, strict=True):
         kept = order[: int(np.ceil(round(24 * share, 9)))]
         patients = len({groups[i] for i in kept})
-        support = Support(patients=patients, part=None, trials=max(patients - 1, 0.5))
+        support = Support(patients=patients, part=None, trials=max(patients - 1.0, 0.5))
         expected = interval(column, support=support, scale=SHARE)
         assert (low is None) == (patients < 3)
         if low is not None:

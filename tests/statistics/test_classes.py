@@ -61,7 +61,7 @@ Y, P = _data(8, 3, seed=0)
 
 def _one(y, called, *, classes):
     matrix = confusion(y, called, classes=classes, draws=Draws.of_data(len(y)))
-    support = Support(patients=len(y), part=None, trials=len(y))
+    support = Support(patients=len(y), part=None, trials=float(len(y)))
     return [
         cohen_kappa(matrix, support=support, weighting=w) for w in ("none", "linear", "quadratic")
     ]

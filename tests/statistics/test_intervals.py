@@ -28,11 +28,11 @@ from probsa.statistics import (
 )
 from probsa.statistics.intervals import CORRELATION, UP_TO_ONE, interval
 
-MANY = Support(patients=10**6, part=None, trials=10**6)
+MANY = Support(patients=10**6, part=None, trials=1e6)
 
 
 def support(patients):
-    return Support(patients=patients, part=None, trials=patients - 1)
+    return Support(patients=patients, part=None, trials=float(patients - 1))
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(7, 10), (1, 40), (250, 400)])
@@ -263,5 +263,5 @@ def test_fishers_z_of_many_pairs():
 
 def test_an_interval_knows_rounding_errors_from_variation():
     rows = np.array([0.3, 0.3 + 1e-16, 0.3 - 1e-16, 0.3])
-    found = interval(rows, support=support(9), scale=Scale(0, 1, is_share=False))
+    found = interval(rows, support=support(9), scale=Scale(0.0, 1.0, is_share=False))
     assert found.missing == NoInterval("no variation")

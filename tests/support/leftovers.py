@@ -20,5 +20,6 @@ def temporary_of(path: Path, *, pid: int | None = None) -> Path:
     """Return a temporary file of a path; None: of a process that has ended."""
     number = dead_pid() if pid is None else pid
     started = "0" if pid is None else writers.start_time(pid) or ""
-    token = f"01234567_{writers._short(writers.place())}_{number:x}_{writers._short(started)}"
+    machine = writers._short(writers.machine_name())
+    token = f"01234567_{machine}_{number:x}_{writers._short(started)}"
     return path.with_name(f".{path.name}.{token}.tmp")

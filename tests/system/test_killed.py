@@ -13,7 +13,8 @@ from support.toy_stage import wait_for
 from probsa.cli import main
 from probsa.evaluation import read_predictions
 
-# A process that sends itself a signal in the middle of the n-th file that it writes.
+# A process that sends itself a signal in the middle of the n-th file that it writes, before the
+# file is flushed and renamed.
 PROGRAM = """
 import os, signal, sys
 from probsa.core import files
@@ -22,7 +23,7 @@ original, count = os.fsync, [0]
 def fsync(handle):
     count[0] += 1
     if count[0] == {n}:
-        os.kill(os.getpid(), signal.{number})
+        os.kill(os.getpid(), signal.{signal_name})
     original(handle)
 
 files.os.fsync = fsync
@@ -31,16 +32,24 @@ sys.exit(main({arguments!r}))
 """
 
 
-def killed(arguments, *, n, number="SIGKILL"):
-    program = PROGRAM.format(n=n, number=number, arguments=[str(a) for a in arguments])
-    done = forks.run(program)
-    expected = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}[number]
-    assert done.returncode == expected, done.errors()
+STATUS = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}
+"""Status of a process that was ended by a signal; it handles all but SIGKILL itself."""
+MAIN = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def kill(arguments, *, n, signal_name="SIGKILL"):
+    """Run a command that is ended by a signal while it writes its n-th file."""
+    program = PROGRAM.format(
+        n=n, signal_name=signal_name, arguments=[str(argument) for argument in arguments]
+    )
+    process = forks.run(program)
+    assert process.returncode == STATUS[signal_name], process.errors()
 
 
 def hidden(folder: Path) -> list[str]:
-    hidden = (p for p in folder.rglob(".*") if p.name != ".probsa")
-    return sorted(p.relative_to(folder).as_posix() for p in hidden)
+    """Return the hidden files below a folder but the ledger, which are temporary ones."""
+    files = (p for p in folder.rglob(".*") if p.name != ".probsa")
+    return sorted(p.relative_to(folder).as_posix() for p in files)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -76,10 +85,10 @@ def commands(trained, out):
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("predict", "SIGTERM"), ("map", "SIGINT"), ("convert", "SIGTERM")]
+    ("name", "signal_name"), [("predict", "SIGTERM"), ("map", "SIGINT"), ("convert", "SIGTERM")]
 )
-def test_a_stopped_command_leaves_nothing_half_written(trained, tmp_path, name, number):
-    killed(commands(trained, tmp_path)[name], n=3, number=number)
+def test_a_stopped_command_leaves_nothing_half_written(trained, tmp_path, name, signal_name):
+    kill(commands(trained, tmp_path)[name], n=3, signal_name=signal_name)
     assert hidden(tmp_path) == []
 
 
@@ -89,17 +98,31 @@ def test_the_next_run_removes_what_a_killed_one_left_and_gives_equal_files(train
     if name == "convert":
         arguments.append("--overwrite")
     assert main(arguments) == 0
-    wanted = digests(tmp_path)
+    expected = digests(tmp_path)
+    # the command begins in an empty folder again
     for path in sorted(tmp_path.iterdir()):
         path.rename(tmp_path.parent / f"{tmp_path.name}-{path.name}-whole")
-    killed(arguments, n=4)
+    kill(arguments, n=4)
     assert any(p.endswith(".tmp") for p in hidden(tmp_path))
-    foreign = tmp_path / ("." if name == "predict" else name[0]) / ".notes.abcdefgh.tmp"
+    # the temporary folder of predictions lies beside them, temporary maps and bags in their folder
+    folders = {"predict": tmp_path, "map": tmp_path / "m", "convert": tmp_path / "c"}
+    foreign = folders[name] / ".notes.abcdefgh.tmp"
     foreign.write_text("not ours")
     assert main(arguments) == 0
     assert hidden(tmp_path) == [foreign.relative_to(tmp_path).as_posix()]
     foreign.unlink()
-    assert digests(tmp_path) == wanted
+    assert digests(tmp_path) == expected
+
+
+LIVING = """
+import sys, time
+from pathlib import Path
+from probsa.core import replacing
+
+with replacing(Path(sys.argv[1])) as temporary:
+    print(temporary, flush=True)
+    time.sleep(60)
+"""
 
 
 def test_leftovers_of_other_maps_go_too_but_not_those_of_a_living_process(trained, tmp_path):
@@ -107,18 +130,15 @@ def test_leftovers_of_other_maps_go_too_but_not_those_of_a_living_process(traine
     bags = read_predictions(trained[2] / "predictions").bags
     out = tmp_path / "m"
     out.mkdir()
-    left = temporary_of(out / f"{bags[0]}_mean.png")
-    left.write_text("half")
-    living = "import time; from pathlib import Path; from probsa.core import replacing; "
-    living += "import sys; p = Path(sys.argv[1])\n"
-    living += "with replacing(p) as t: print(t, flush=True); time.sleep(60)"
-    process = forks.begin(living, out / f"{bags[1]}.png")
+    leftover = temporary_of(out / f"{bags[0]}_mean.png")
+    leftover.write_text("half")
+    process = forks.begin(LIVING, out / f"{bags[1]}.png")
     try:
         wait_for(lambda: "\n" in process.output() or process.poll() is not None)
-        theirs = Path(process.output().strip())
-        assert theirs.name, process.errors()
+        in_use = Path(process.output().strip())
+        assert in_use.name, process.errors()
         assert main([*arguments, "--bag", bags[2]]) == 0
-        assert not left.exists() and theirs.exists()
+        assert not leftover.exists() and in_use.exists()
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -129,11 +149,10 @@ def test_leftovers_of_other_maps_go_too_but_not_those_of_a_living_process(traine
 def test_two_runs_of_one_command_give_the_files_of_one(trained, tmp_path):
     for name in ("predict", "map", "convert"):
         assert main(commands(trained, tmp_path / "one")[name]) == 0
-        program = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
         arguments = commands(trained, tmp_path / "two")[name]
         if name != "map":
             arguments.append("--overwrite")  # the other run may have begun
-        both = [forks.begin(program, *arguments) for _ in range(2)]
+        both = [forks.begin(MAIN, *arguments) for _ in range(2)]
         for process in both:
             assert process.wait() == 0, process.errors()
     assert digests(tmp_path / "two") == digests(tmp_path / "one")
@@ -143,23 +162,19 @@ def test_two_runs_of_one_command_give_the_files_of_one(trained, tmp_path):
 def test_predictions_that_were_put_aside_come_back(trained, tmp_path):
     arguments = commands(trained, tmp_path)["predict"]
     assert main(arguments) == 0
-    wanted = digests(tmp_path / "p")
+    expected = digests(tmp_path / "p")
     # killed between two renames
     (tmp_path / "p").rename(temporary_of(tmp_path / "p").with_suffix(".old"))
     assert main(arguments) == 2  # they are there again, and are not overwritten
     assert main([*arguments, "--overwrite"]) == 0
-    assert digests(tmp_path / "p") == wanted and hidden(tmp_path) == []
+    assert digests(tmp_path / "p") == expected and hidden(tmp_path) == []
 
 
 def test_a_conversion_gives_the_same_bytes_each_time(trained, tmp_path):
-    features, labels, _ = trained
-    found = []
-    for _ in range(2):
-        out = tmp_path / "out"
-        flags = (
-            f"convert {features} --from probsa --slide-mpp 0.5 --labels {labels} --out {out}"
-        ).split()
-        assert main(flags) == 0
-        found.append(digests(out))
-        out.rename(tmp_path / f"out{len(found)}")
-    assert found[0] == found[1] and len(found[0]) > 12
+    arguments = commands(trained, tmp_path)["convert"]
+    out = tmp_path / "c"
+    assert main(arguments) == 0
+    first = digests(out)
+    out.rename(tmp_path / "first")
+    assert main(arguments) == 0
+    assert digests(out) == first and len(first) > 12

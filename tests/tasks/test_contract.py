@@ -11,8 +11,9 @@ from sklearn.metrics import cohen_kappa_score, f1_score, roc_auc_score
 import probsa
 from probsa.core import Outputs
 from probsa.statistics import Draws
-from probsa.tasks import TASKS, Stated, TargetData, of_chance, task_of_classes
+from probsa.tasks import TASKS, Stated, TargetData, format_probability, task_of_classes
 from probsa.tasks.events import time_columns
+from probsa.tasks.labels import LABELS
 
 N = 40
 GRADES = ("low", "mid", "high")
@@ -297,6 +298,18 @@ def test_a_rival_of_grades_has_the_shares_of_training():
     assert rival.overall["nll"].value == pytest.approx(-np.log(shares[y]).mean())
 
 
+def test_times_in_days_and_large_numbers_are_written_without_powers_of_ten():
+    outputs = Outputs.of_time_named(("risk", "s_365", "s_1825", "s_3650"))
+    days = Predicted(np.array((1234.5, 0.9, 0.4, 0.2)), np.array((151.0, 0, 0.1, 0)), outputs)
+    text = TASKS["survival"].verdict(days).text
+    assert text == "risk 1234 ± 151 (one model) · S(1825) 0.40 ± 0.1 (one model)"
+    outputs = Outputs.of_number_named(QUANTILES)
+    cells = Predicted(np.array((1520.0, 99.7, 1200, 1400, 1500, 1600, 1800)), np.zeros(7), outputs)
+    verdict = TASKS["regression"].verdict(cells)
+    assert verdict.text == "value 1520 ± 100 (noise and model)" and verdict.call == "1200–1800"
+    assert LABELS["survival"].truth_text([12045.0, 1.0], ()) == "12045, event"
+
+
 def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
     p = Predicted(np.array((0.6, 0.3)), np.zeros(2), Outputs(("nodule, left", "left")))
     for thresholds, y, expected in (
@@ -325,7 +338,7 @@ def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
     ],
 )
 def test_probabilities_in_texts(p, others, text):
-    assert of_chance(p, *others) == text
+    assert format_probability(p, *others) == text
 
 
 def test_the_map_of_a_grade_is_that_of_the_called_one():

@@ -13,6 +13,7 @@ from probsa.variational import (
     Diagonal,
     Dirac,
     evidence_level,
+    localisation,
     negative_instances,
     normal_guidance,
 )
@@ -189,6 +190,26 @@ def test_the_level_is_where_negative_bags_have_little_of_what_positive_ones_have
     # above 0, the nearest end is the other one
     moved = evidence_level(given[0] + 3, *given[1:])
     assert 0 < moved < level + 3
+
+
+@pytest.mark.nightly
+def test_the_level_of_more_than_16_million_instances(monkeypatch):
+    """`torch.quantile` refuses so many values."""
+    monkeypatch.setattr(localisation, "LEVELS", 2)
+    n = 2**24 + 2
+    mean = torch.zeros(n, **DOUBLE)
+    mean[n // 2 :] = 5
+    variance = torch.tensor([0.01], **DOUBLE).expand(n)
+    level = evidence_level(mean, variance, [n // 2, n // 2], torch.tensor([False, True]))
+    assert level == 5
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_levels_are_quantiles_of_all_means(monkeypatch, shift):
+    mean, variance, sizes, positive = two_kinds(40)
+    level = evidence_level(mean + shift, variance, sizes, positive)
+    monkeypatch.setattr(localisation, "_quantiles", torch.quantile)
+    assert level == evidence_level(mean + shift, variance, sizes, positive) != 0
 
 
 def test_few_bags_move_the_level_less():

@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..evaluation import InstanceTable, centre, instance_metrics, read_predictions
 from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
-from ..tasks import of_chance
+from ..tasks import format_probability
 from ..training import Reporter, RunConfig, read_run, thread_count, train
 from ..view import ViewData, export_page
 from ..workflow import Trained, finish_run, train_and_report
@@ -176,7 +176,7 @@ def _maps(out: Path) -> dict[str, Any]:
     for bag in positive_test[:SHOWN]:
         p = table.instances(bag)
         others = {f"{MODELS[m]}, attention": t.instances(bag) for m, t in rivals.items()}
-        title = f"{bag} · p = {of_chance(float(p.probability[0]))} by the default recipe"
+        title = f"{bag} · p = {format_probability(float(p.probability[0]))} by the default recipe"
         picture = out / "maps" / f"{bag}.png"
         save_figure(draw_doubt(p, name="default", others=others, title=title), picture)
         pictures.append(str(picture))

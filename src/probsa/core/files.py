@@ -24,7 +24,7 @@ from .writers import writer_token
 
 WINDOWS = os.name == "nt"
 UMASK = os.umask(0)
-"""The permissions that the user denies to new files."""
+"""The permissions that the user denies to new files, read by setting them and set back."""
 os.umask(UMASK)
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
@@ -36,8 +36,10 @@ KINDS = (
     (stat.S_ISSOCK, "a socket"),
 )
 LONGEST_NAME = 200
-"""Bytes of a file's name up to which its temporary file has the whole of it: file systems allow
-255, and the token of the writer takes up to 45."""
+"""Bytes of the longest name that a temporary file repeats whole: file systems allow 255 for the
+temporary name, and the writer's token takes up to 45 of them. See `shortened`."""
+DIGEST = 16
+"""Hexadecimal digits of a hash that stand for the rest of a longer name."""
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 
 
@@ -55,13 +57,17 @@ def as_paths(record: Any) -> None:
 
 
 def check_file_name(name: str) -> str:
-    """Return the name of a bag, which comes from a file, if files can be named after it.
+    """Return the name of a bag unchanged; refuse one that no file can be named after.
+
+    Names of bags come from files of the user, and may lead to other folders.
 
     Raises:
         BagError: it would lead to another folder, or no file can have it.
     """
-    if not name or name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
-        raise BagError(f"bag {name!r} cannot be a file name: rename it without '/'")
+    if name in ("", ".", ".."):
+        raise BagError(f"bag {name!r} cannot be a file name: rename it")
+    if "/" in name or os.sep in name or "\0" in name:
+        raise BagError(f"bag {name!r} cannot be a file name: rename it without '/' and null bytes")
     if WINDOWS and (NOT_ON_WINDOWS.search(name) or name[-1] in ". "):
         # 'a:b' would silently become a hidden stream of the file 'a'
         raise BagError(
@@ -81,7 +87,7 @@ def named_file(folder: Path, name: str, suffix: str) -> Path:
 
 
 def not_a_file(path: Path) -> str:
-    """Say what is at a path that cannot be read as a file: nothing, a broken link, a pipe."""
+    """Return a message that says what is at a path instead of a file: nothing, a folder, a pipe."""
     if not os.path.lexists(path):
         return f"there is no file {path}"
     place = f"{path} is a link to {path.readlink()}, which" if path.is_symlink() else str(path)
@@ -94,12 +100,13 @@ def not_a_file(path: Path) -> str:
 
 
 def is_there(path: Path, *, folder: bool = False) -> bool:
-    """Return whether there is a file at a path, or a folder.
+    """Return whether there is a file at a path, or, with `folder`, whether there is a folder.
 
     Raises:
-        BagError: there is neither, but a broken link or a pipe.
+        BagError: there is something else than a file or a folder: a broken link or a pipe.
     """
-    if not (path.is_file() or path.is_dir()) and os.path.lexists(path):
+    is_file_or_folder = path.is_file() or path.is_dir()
+    if os.path.lexists(path) and not is_file_or_folder:
         raise BagError(not_a_file(path))
     return path.is_dir() if folder else path.is_file()
 
@@ -127,7 +134,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     finally:
-        keep(temporary)
+        keep(temporary)  # it is renamed or removed: nothing is left to remove at a stop
 
 
 def temporary_path(path: Path) -> Path:
@@ -136,20 +143,22 @@ def temporary_path(path: Path) -> Path:
 
 
 def shortened(name: str) -> str:
-    """Return the name of a file for its temporary file, whose name may be no longer than others.
+    """Return the name of a file as its temporary file repeats it: at most `LONGEST_NAME` bytes.
 
-    A long name ends in a number that it alone has.
+    The end of a longer name is replaced by a hash of the whole name.
     """
     encoded = os.fsencode(name)
     if len(encoded) <= LONGEST_NAME:
         return name
-    digest = hashlib.sha256(encoded).hexdigest()[:16]
-    return f"{encoded[: LONGEST_NAME - 17].decode('utf-8', 'ignore')}-{digest}"
+    digest = hashlib.sha256(encoded).hexdigest()[:DIGEST]
+    start = encoded[: LONGEST_NAME - DIGEST - 1].decode("utf-8", "ignore")
+    return f"{start}-{digest}"
 
 
 def _rename(source: Path, target: Path) -> None:
     """Rename over an existing file; on Windows, wait while another program has it open."""
-    for pause in PAUSES if WINDOWS else ():
+    pauses = PAUSES if WINDOWS else ()
+    for pause in pauses:
         try:
             source.replace(target)
             return
@@ -163,25 +172,26 @@ def locked(path: Path, *, patience: float = PATIENCE) -> Iterator[bool]:
     """Hold the lock of a file or folder that processes share; yield whether it is held.
 
     The lock is a file in the folder of the ledger. The system releases it when its owner ends,
-    however that happens. It counts as held on disks that have no locks.
+    however that happens. On disks without locks, it always counts as held.
 
     Args:
         path: A path in an output folder.
-        patience: Seconds to wait for another owner; negative ones are for ever.
+        patience: Seconds to wait for another owner; a negative number waits for ever.
     """
     ledger = ledger_of(path)
     assert ledger is not None, "what processes share is in an output folder"
     name = hashlib.sha256(ledger.name_of(path).encode()).hexdigest()[:16]
     file = ledger.root / LEDGER / f"{name}.lock"
     lock = FileLock(file, timeout=patience, mode=0o666 & ~UMASK, fallback_to_soft=False)
-    is_held = True
     try:
         lock.acquire()
+        is_held = True
     except Timeout:
         is_held = False
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
+        is_held = True  # this disk has no locks
     try:
         yield is_held
     finally:

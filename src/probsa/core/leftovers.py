@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .files import shortened
-from .writers import TOKEN, is_abandoned
+from .writers import TEMPORARY_NAME, is_abandoned
 
 
 def temporary_files(path: Path) -> list[Path]:
@@ -20,7 +20,7 @@ def temporary_files(path: Path) -> list[Path]:
 
 def temporary_files_below(folder: Path) -> list[Path]:
     """List the temporary files of every file in a folder and its subfolders."""
-    return sorted(p for p in folder.rglob(".*.tmp") if TOKEN.fullmatch(p.name))
+    return sorted(p for p in folder.rglob(".*.tmp") if TEMPORARY_NAME.fullmatch(p.name))
 
 
 def remove_leftovers_of(path: Path) -> None:

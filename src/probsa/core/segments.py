@@ -8,7 +8,7 @@ Neither asks a GPU for a value: what the host must know of a batch are the sizes
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -30,7 +30,7 @@ class Segments(tuple[int, ...]):
     """The numbers of instances."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int], device: torch.device | str | None = None) -> Self:
+    def of(cls, sizes: Sequence[int], device: torch.device | str | None = None) -> "Segments":
         """Return the segments of bags with these numbers of instances, made on the host."""
         counts = torch.tensor(sizes, dtype=torch.long)
         offsets = torch.zeros(len(sizes) + 1, dtype=torch.long)
@@ -41,24 +41,24 @@ class Segments(tuple[int, ...]):
         return segments if device is None else segments.to(device, non_blocking=True)
 
     @classmethod
-    def _with(cls, sizes: Iterable[int], **tensors: Tensor) -> Self:
+    def _with(cls, sizes: Iterable[int], **tensors: Tensor) -> "Segments":
         segments = cls(sizes)
         segments.__dict__.update(tensors)
         return segments
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Segments":
         """Return the segments with their tensors on another device."""
         moved: dict[str, Tensor] = {}
         for name, tensor in self.__dict__.items():
             moved[name] = tensor.to(device, non_blocking=non_blocking)
         return self._with(self, **moved)
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self) -> "Segments":
         """Return the segments in memory from which a GPU reads while the host goes on."""
         pinned = {name: tensor.pin_memory() for name, tensor in self.__dict__.items()}
         return self._with(self, **pinned)
 
-    def repeated(self, copies: int) -> Self:
+    def repeated(self, copies: int) -> "Segments":
         """Return the segments of some copies of the batch, one after another."""
         n = len(self.index)
         copy = torch.arange(copies, device=self.index.device)[:, None]

@@ -9,15 +9,17 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-TOKEN = re.compile(r".*\.[0-9a-f]{8}_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]+)\.(?:tmp|old)", re.DOTALL)
-"""The name of a temporary file: random digits, machine, process, and when that was started."""
+TEMPORARY_NAME = re.compile(
+    r".*\.[0-9a-f]{8}_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]+)\.(?:tmp|old)", re.DOTALL
+)
+"""The name of a temporary file; its groups are the machine, the process and the process's start."""
 
 
 def writer_token() -> str:
     """Return a part of a file's name that is unique, and names this process as its writer."""
     pid = os.getpid()
     started = start_time(pid) or ""
-    return f"{secrets.token_hex(4)}_{_short(place())}_{pid:x}_{_short(started)}"
+    return f"{secrets.token_hex(4)}_{_short(machine_name())}_{pid:x}_{_short(started)}"
 
 
 def is_abandoned(temporary: Path) -> bool:
@@ -25,17 +27,19 @@ def is_abandoned(temporary: Path) -> bool:
 
     Of a process on another machine nothing is known, nor of a file whose name states no process.
     """
-    match = TOKEN.fullmatch(temporary.name)
+    match = TEMPORARY_NAME.fullmatch(temporary.name)
     if match is None:
         return False
-    where, pid, started = match.groups()
-    if where != _short(place()):
+    machine, pid, writer_start = match.groups()
+    if machine != _short(machine_name()):
         return False
-    now = start_time(int(pid, 16))
-    if now is None:
+    start = start_time(int(pid, 16))
+    if start is None:
         return False
+    has_ended = start == ""
     # a later process may have the same number
-    return now == "" or _short(now) != started
+    is_another_process = _short(start) != writer_start
+    return has_ended or is_another_process
 
 
 def _short(text: str) -> str:
@@ -43,9 +47,9 @@ def _short(text: str) -> str:
 
 
 @cache
-def place() -> str:
-    """Return what tells this machine, and this container, from others."""
-    # Two containers may share a host name and yet have process numbers of their own.
+def machine_name() -> str:
+    """Return a text that no other machine has, and no other container or boot of this machine."""
+    # two containers may share a host name and yet have process numbers of their own
     parts = [socket.gethostname()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -54,16 +58,27 @@ def place() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process of this machine started: "" if it is gone, None if unknown."""
+    """Return when a process of this machine started: "" if it has ended, None if unknown."""
     try:
-        # The name, in brackets, may contain anything; field 3 is the state, field 22 the start.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    except OSError:  # it is gone, or hidden from us, or this system has no /proc
-        with suppress(PermissionError):
-            try:
-                if os.name == "posix":
-                    os.kill(pid, 0)
-            except ProcessLookupError:
-                return ""
-    return None
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has ended, or is hidden from us, or this system has no /proc
+        return "" if _is_missing(pid) else None
+    # the second field, a name in brackets, may contain anything; the rest begins with field 3
+    fields = stat.rpartition(")")[2].split()
+    state = fields[0]
+    if state in ("Z", "X"):  # zombie, dead
+        return ""
+    return fields[22 - 3]
+
+
+def _is_missing(pid: int) -> bool:
+    """Return whether there is certainly no process with this number; only POSIX systems tell."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

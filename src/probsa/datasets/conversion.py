@@ -22,6 +22,7 @@ from ..core import (
     hdf5_files,
     open_output,
     remove_leftovers,
+    shortened,
     write_csv,
 )
 from ..errors import (
@@ -170,7 +171,10 @@ def convert(
     check_replaceable(out / REPORT)
     if table is not None:
         check_replaceable(out / TABLE)
-    remove_leftovers(out, own=lambda path: path.name in (REPORT, TABLE) or path.stem in names)
+    files = [REPORT, TABLE, *(f"{name}.h5" for name in bags.names)]
+    # a temporary file repeats a long name shortened
+    shortened_names = {shortened(file) for file in files}
+    remove_leftovers(out, own=lambda path: path.name in shortened_names)
     resolutions = _resolutions(slide_mpp, bags.names)
     rows: list[Row] = []
     for name in bags.names:

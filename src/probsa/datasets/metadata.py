@@ -28,9 +28,11 @@ class Metadata:
     mpp: float | None = None
     """Micrometres per pixel of `patch_size`."""
     mpp_level0: float | None = None
+    """Micrometres per pixel of level 0."""
     magnification: float | None = None
     """Nominal magnification of `patch_size`: 20 is about 0.5 µm per pixel."""
     magnification_level0: float | None = None
+    """Nominal magnification of level 0."""
     slide_size: tuple[int, int] | None = None
     """(width, height) at level 0."""
     encoder: str | None = None
@@ -42,9 +44,10 @@ class Metadata:
     """Changes made while reading the files."""
 
     def completed(self) -> "Metadata":
-        """Fill in what follows from the rest: nominal magnifications and the patch resolution."""
+        """Return a copy with what follows from the rest: magnifications and the resolution."""
         side = self.size_level0
         patch_size = self.patch_size
+        # without a stated size, the pixels of a patch are taken for level-0 pixels
         if patch_size is None and side is not None:
             patch_size = float(round(side))
         magnification_level0 = self.magnification_level0
@@ -77,31 +80,33 @@ def _nominal_magnification(mpp: float) -> float:
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
-    number = partial(numeric_attribute, attributes)
-    level = int(number("patch_level") or 0)
-    width = number("level0_width")
-    height = number("level0_height")
+    read_number = partial(numeric_attribute, attributes)
+    patch_level = int(read_number("patch_level") or 0)
+    width = read_number("level0_width")
+    height = read_number("level0_height")
     slide_size = None
     if width is not None and height is not None:
         slide_size = (round(width), round(height))
-    elif level == 0:
+    elif patch_level == 0:
+        # CLAM states the size of the level that the patches are cut from
         slide_size = _level_size(attributes)
     return Metadata(
-        patch_size=number("patch_size"),
+        patch_size=read_number("patch_size"),
         size_level0=size_level0(attributes),
-        overlap=number("overlap"),
-        mpp=number("mpp"),
-        mpp_level0=number("mpp_level0"),
-        magnification=number("target_magnification"),
-        magnification_level0=number("level0_magnification"),
+        overlap=read_number("overlap"),
+        mpp=read_number("mpp"),
+        mpp_level0=read_number("mpp_level0"),
+        magnification=read_number("target_magnification"),
+        magnification_level0=read_number("level0_magnification"),
         slide_size=slide_size,
     )
 
 
 def _level_size(attributes: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return the width and height of a level as CLAM states them, if it does."""
-    value = attributes.get("level_dim", "None")
-    if isinstance(value, str) and value == "None":
+    """Return the width and height in CLAM's `level_dim`; None if it is missing or unknown."""
+    value = attributes.get("level_dim")
+    # some files hold the text "None" for an unknown size
+    if value is None or (isinstance(value, str) and value == "None"):
         return None
     size = np.asarray(value).reshape(-1)
     if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():

@@ -484,7 +484,7 @@ def _note_missing_classes(table: LabelTable, split: Split) -> Split:
         if names and missing:
             notes.append(
                 f"no bag {table.stratum_names(missing)} {verb}, so "
-                f"{table.of_task.words.undefined} is undefined there"
+                f"{table.of_task.words.undefined_metric} is undefined there"
             )
     return replace(split, origin="; ".join(notes))
 

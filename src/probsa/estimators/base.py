@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -132,7 +132,7 @@ class MILEstimator(BaseEstimator):
     _task: ClassVar[TaskName | None] = None
     """The task, if it does not depend on the labels."""
 
-    def __new__(cls, *args: Any, **given: Any) -> Self:
+    def __new__(cls: type[E], *args: Any, **given: Any) -> E:
         """Suggest the nearest argument for an unknown one.
 
         Raises:
@@ -142,7 +142,7 @@ class MILEstimator(BaseEstimator):
         for name in given:
             if name not in known:
                 raise TypeError(str(UnknownName(f"argument of {cls.__name__}", name, known)))
-        return super().__new__(cls)
+        return object.__new__(cls)
 
     def set_params(self: E, **params: Any) -> E:
         """Set arguments; `model__…`, `training__…`, `likelihood__…`, `graph__…` set options.

@@ -92,36 +92,37 @@ def export_folder(
     """
     table = read_predictions(predictions)
     out = Path(out)
-    done = Exported()
-    bag_predictions = predicted_bags(table, bags, failures=done.failures, progress=progress)
-    together: list[tuple[Prediction, AnnData]] = []
-    writers = _writers(table, settings, sources=sources, together=together)
+    exported = Exported()
+    # bags are read one at a time by the loop below, which also adds failures and reports progress
+    bag_predictions = predicted_bags(table, bags, failures=exported.failures, progress=progress)
+    annotated_bags: list[tuple[Prediction, AnnData]] = []
+    writers = _writers(table, settings, sources=sources, annotated_bags=annotated_bags)
     open_output(out, own=False)
     remove_leftovers(out, own=lambda path: _is_export(path, out, table.bags))
     for p in bag_predictions:
-        about = replace(provenance(table, p), resolution=_resolution(p, sources))
+        origin = replace(provenance(table, p), resolution=_resolution(p, sources))
         bag = ExportBag(
             p=p,
-            about=about,
+            about=origin,
             out=out,
             classes=table.classes,
             sources=sources,
-            written=done.files,
-            notes=done.notes,
+            written=exported.files,
+            notes=exported.notes,
         )
-        done.absent.update(missing_reasons(p))
+        exported.absent.update(missing_reasons(p))
         for name, write in writers.items():
             try:
                 write(bag)
             except MissingExtra:  # it is missing for the other bags as well
                 raise
             except READ_ERRORS as error:
-                done.failures.append((p.name, f"the {name} file was not written: {error}"))
-    if together:
+                exported.failures.append((p.name, f"the {name} file was not written: {error}"))
+    if annotated_bags:
         with replacing(out / ONE_FILE) as path:
-            write_annotated(path, together)
-        done.files.append(out / ONE_FILE)
-    return done
+            write_annotated(path, annotated_bags)
+        exported.files.append(out / ONE_FILE)
+    return exported
 
 
 def _resolution(p: Prediction, sources: CohortSources | None) -> str:
@@ -133,7 +134,8 @@ def _resolution(p: Prediction, sources: CohortSources | None) -> str:
             return ""
         opened = sources.open(p)
     except READ_ERRORS:
-        return ""  # the formats that need it say so
+        # a format that needs the slide fails on its own, with this reason
+        return ""
     assert isinstance(opened, Slide), "a record of kind slide is one"
     with opened as slide:
         return "" if slide.mpp is None else slide.mpp_statement
@@ -144,9 +146,12 @@ def _writers(
     settings: ExportSettings,
     *,
     sources: CohortSources | None,
-    together: list[tuple[Prediction, "AnnData"]],
+    annotated_bags: list[tuple[Prediction, "AnnData"]],
 ) -> dict[str, Callable[[ExportBag], None]]:
-    """Return what writes a bag, by the name of each chosen format; see `export_folder`."""
+    """Return a function per chosen format that writes a bag; see `export_folder`.
+
+    The one file of AnnData is written after all bags, which its function adds to `annotated_bags`.
+    """
     for flag in ("ome_tiff", "dicom", "nifti"):
         if getattr(settings, flag) and sources is None:
             raise InputError(
@@ -160,12 +165,12 @@ def _writers(
         features = open_bags(settings.features, cache_gb=0.0)
 
     def write_anndata(bag: ExportBag) -> None:
-        part = bag.p, annotated(bag, features)
+        annotated_bag = (bag.p, annotated(bag, features))
         if settings.anndata == "one-file":
-            together.append(part)
+            annotated_bags.append(annotated_bag)
         else:
             with bag.file(".h5ad") as path:
-                write_annotated(path, [part])
+                write_annotated(path, [annotated_bag])
 
     writers: dict[str, Callable[[ExportBag], None]] = {}
     if settings.ome_tiff:
@@ -187,7 +192,7 @@ def _check_probability(table: Predictions) -> None:
         try:
             reason = missing_reasons(table.instances(bag)).get("probability")
         except BagError:
-            continue
+            continue  # the export names it as a failure
         if reason:
             raise InputError(
                 f"bag {bag!r} has no probability: {reason}. Give --geojson tiles for one tile per "
@@ -197,7 +202,12 @@ def _check_probability(table: Predictions) -> None:
 
 
 def _is_export(path: Path, out: Path, bags: Sequence[str]) -> bool:
-    """Return whether an export writes files of this name."""
-    if path.parent != out or not path.name.endswith(SUFFIXES):
+    """Return whether an export may write a file of this name.
+
+    A suffix follows the name of the bag, or a quantity such as `_mean_tumour` and then a suffix.
+    """
+    if path.parent != out:
         return False
-    return path.name == ONE_FILE or any(path.name.startswith(bag) for bag in bags)
+    if path.name == ONE_FILE:
+        return True
+    return path.name.startswith(tuple(bags)) and path.name.endswith(SUFFIXES)

@@ -15,18 +15,20 @@ HEAD = """\
 """
 
 
-def catalogue_lines(which: str | None = None) -> Iterator[str]:
+def catalogue_lines(encoder: str | None = None) -> Iterator[str]:
     """Yield the properties of one encoder or of all as lines of text.
 
     Args:
-        which: The name of one encoder; None for all.
+        encoder: The name of one encoder; None for all.
     """
-    for name in [which] if which else names():
+    encoders = names() if encoder is None else [encoder]
+    for name in encoders:
         card = entry(name).card
         texts = _describe(name)
+        licence = f"{card.licence} Gated." if card.gated else card.licence
         yield f"{name:<16} {card.summary}"
         yield f"    {texts.output}; input: {texts.input}"
-        yield f"    licence: {card.licence}{' Gated.' if card.gated else ''}"
+        yield f"    licence: {licence}"
         yield f"    {card.source}"
         yield f"    weights: {texts.weights}; needs: {texts.needs}"
 
@@ -56,10 +58,10 @@ def catalogue_page() -> str:
 - **Weights**: {texts.weights}
 - **Input**: {texts.input}
 """)
-    return HEAD + "".join(rows + sections) + _statistics()
+    return HEAD + "".join(rows + sections) + _handcrafted_section()
 
 
-def _statistics() -> str:
+def _handcrafted_section() -> str:
     """Return the section of the page that lists the features of `handcrafted`."""
     from .handcrafted import BLOCKS
 
@@ -72,7 +74,7 @@ def _statistics() -> str:
     return "\n".join([*lines, ""])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Texts:
     """Properties of an encoder as texts."""
 
@@ -89,6 +91,7 @@ class _Texts:
 
 
 def _describe(name: str) -> _Texts:
+    """Return the properties of an encoder; one whose name ends in `OPEN` loads any model."""
     card = entry(name).card
     preprocessing = entry(name).preprocessing
     packages = " and ".join(card.packages)
@@ -102,10 +105,12 @@ def _describe(name: str) -> _Texts:
     else:
         inputs = "patches of any size, without resizing"
         side = "any"
-    output = (
-        f"{card.width} features per patch" if card.width else "as many features as the model has"
+    output = "as many features as the model has"
+    if card.width:
+        output = f"{card.width} features per patch"
+    return _Texts(
+        weights=_describe_weights(card), needs=needs, input=inputs, side=side, output=output
     )
-    return _Texts(_describe_weights(card), needs, input=inputs, side=side, output=output)
 
 
 def _describe_weights(card: Card) -> str:

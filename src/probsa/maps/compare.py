@@ -24,7 +24,7 @@ from ..core import write_csv
 from ..errors import InputError
 from ..evaluation import Prediction, instance_scores, instance_variances
 from ..slides import Scan
-from ..tasks import of_chance
+from ..tasks import format_probability
 from .layout import place
 from .picture import (
     SMALL,
@@ -233,7 +233,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
             if q.key == "variance":
                 lines.append(f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}")
             else:
-                lines.append(f"mean μ ({p.score_kind}) · p = {of_chance(_positive(p))}")
+                lines.append(f"mean μ ({p.score_kind}) · p = {format_probability(_positive(p))}")
             title = separator.join(lines)
             if q.flat and strip:
                 title += f" · {q.flat}"

@@ -30,7 +30,7 @@ from ..evaluation import (
     column_of,
     drawn_values,
 )
-from ..tasks import of_chance
+from ..tasks import format_probability
 from .scale import ColourLimits, bag_limits, flatness, range_text, too_low, value_range
 
 DOUBTS = ("probability", "doubt")
@@ -336,7 +336,7 @@ def _beside_score(p: Prediction, also: Sequence[str]) -> Iterator[_Row]:
 def _reach(q: Quantity, *, has_own_scale: bool) -> str:
     """Say what the colours span, and how much of that the values of this bag reach."""
     ends = q.kind.limits
-    reach = range_text(q.values, of_chance if ends else None)
+    reach = range_text(q.values, format_probability if ends else None)
     if q.flat:
         return f"{q.flat} ({reach})"
     if ends:

@@ -74,23 +74,26 @@ def locate(
 ) -> Int8[np.ndarray, "columns rows"]:
     """Return 1 where (xs[i], ys[j]) is inside the ring, 0 on the ring, and -1 outside.
 
-    The result equals that of OpenCV's pointPolygonTest. It is exact for multiples of 1/2, because a
-    quotient of integers below 2^53 that is such a number is exact in float64. `xs` and `ys` ascend.
+    `xs` and `ys` ascend. The result equals that of OpenCV's pointPolygonTest. It is exact for
+    points at multiples of 1/2: whether such a point is on the ring depends on quotients of integers
+    below 2^53, and float64 holds a quotient exactly if it is a multiple of 1/2.
     """
     start = ring.astype(np.float64)
     end = np.roll(start, -1, axis=0)
-    # an edge crosses the rows from its upper end to its lower end, which is excluded
+    # an edge crosses the rows from its end with the lower y up to its other end, which is excluded
     low = np.minimum(start, end)
     high = np.maximum(start, end)
     edge, row = pairs(np.searchsorted(ys, low[:, 1]), np.searchsorted(ys, high[:, 1]))
     x, y = start[edge].T
     to_x, to_y = end[edge].T
     crossing_x = x + (ys[row] - y) * (to_x - x) / (to_y - y)
-    # a point is inside if the number of crossings to its right is odd; an overflow keeps the parity
+    # crossings[i] counts those in (xs[i - 1], xs[i]]; an overflow keeps the parity
     crossings = np.zeros((len(xs) + 1, len(ys)), np.uint8)
     np.add.at(crossings, (np.searchsorted(xs, crossing_x), row), 1)
-    is_odd = np.cumsum(crossings[:0:-1], axis=0, dtype=np.uint8)[::-1] % 2
-    location = np.where(is_odd, 1, -1).astype(np.int8)
+    # a point is inside if the number of crossings to its right, those from i + 1 on, is odd
+    from_the_right = crossings[:0:-1]
+    crossings_to_the_right = np.cumsum(from_the_right, axis=0, dtype=np.uint8)[::-1]
+    location = np.where(crossings_to_the_right % 2, 1, -1).astype(np.int8)
 
     # points on the ring: at crossings, at vertices, and along horizontal edges
     horizontal = low[:, 1] == high[:, 1]
@@ -107,14 +110,15 @@ def locate(
 
 
 def pairs(
-    first: Int[np.ndarray, " n"], last: Int[np.ndarray, " n"]
+    start: Int[np.ndarray, " n"], stop: Int[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
-    """Return all pairs (i, k) with first[i] <= k < last[i]."""
-    counts = np.maximum(last - first, 0)
+    """Return all pairs (i, k) with start[i] <= k < stop[i]."""
+    counts = np.maximum(stop - start, 0)
     i = np.repeat(np.arange(len(counts)), counts)
-    # the number of a pair among all, less the number of the first pair of its i
-    offset = np.cumsum(counts) - counts
-    return i, np.arange(len(i)) - np.repeat(offset - first, counts)
+    # a pair's number among those of its i, counted from 0
+    first_pair = np.cumsum(counts) - counts
+    number = np.arange(len(i)) - first_pair[i]
+    return i, start[i] + number
 
 
 def raster(
@@ -133,6 +137,7 @@ def raster(
         border: Whether points on the border of a polygon or of a hole lie in the polygon.
     """
     inside = np.zeros((len(xs), len(ys)), bool)
+    # `locate` is 0 on a ring; the inside of a hole is outside the polygon, hence the minus below
     least_location = 0 if border else 1
     for polygon in polygons:
         columns, rows = window(polygon.outer, xs, ys)
@@ -154,7 +159,10 @@ def window(
     *,
     before: int = 0,
 ) -> tuple[slice, slice]:
-    """Return the ranges of ascending xs and ys in the box of a ring, and up to `before` it."""
+    """Return the ranges of ascending xs and ys that lie in the box of a ring.
+
+    The box is extended by `before` to the left and to the top.
+    """
     left, top = ring.min(0) - before
     right, bottom = ring.max(0)
     columns = slice(np.searchsorted(xs, left), np.searchsorted(xs, right, side="right"))

@@ -240,7 +240,7 @@ def areas(
     area, precision = draws.ranks(y, score)
     both_classes = class_support(y, draws=draws, names=names)
     # average precision is a mean over the positive items, and depends little on the others
-    trials = max(2 * draws.patients_with(y) - 1, 0.5)
+    trials = max(2.0 * draws.patients_with(y) - 1, 0.5)
     return {
         "auroc": Metric.of(
             area,

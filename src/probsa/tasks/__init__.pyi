@@ -24,4 +24,4 @@ from .labels import unknown_column_advice as unknown_column_advice
 from .words import PageWords as PageWords
 from .words import Words as Words
 from .words import class_name as class_name
-from .words import of_chance as of_chance
+from .words import format_probability as format_probability

@@ -29,7 +29,7 @@ from .base import (
     as_written,
 )
 from .labels import Y
-from .words import PageWords, Words, class_name, of_chance, plus_minus, span_of
+from .words import PageWords, Words, class_name, format_probability, plus_minus, span_of
 
 F1_AT_HALF = "f1_at_0.5"
 """F1 of the calls at p ≥ 0.5, as in the paper; `f1` is of those at the threshold of the run."""
@@ -53,7 +53,7 @@ class OneClass(Task):
         spread = float(p.std[column])
         # the class in the text: the most probable one, or the called grade
         k = int(np.argmax(rows)) if self.unordered_classes else int(call)
-        chance = f"{of_chance(rows[0, k])}{plus_minus(float(p.std[k]), span=span_of(p))}"
+        chance = f"{format_probability(rows[0, k])}{plus_minus(float(p.std[k]), span=span_of(p))}"
         return Verdict(
             call=class_name(stated.classes, int(call)),
             value=float(p.probability[column]),
@@ -144,9 +144,11 @@ class Binary(Unordered):
         # p is that of the second class, whatever is called
         symbol = "p" if call else f"p({self._class_text(stated, 1)})"
         spread = plus_minus(float(p.std[-1]), span=span_of(p))
+        chance_text = format_probability(chance, threshold)
+        threshold_text = format_probability(threshold, chance)
         text = (
-            f"{self._class_text(stated, call)}: {symbol} {of_chance(chance, threshold)}{spread}, "
-            f"threshold {of_chance(threshold, chance)}"
+            f"{self._class_text(stated, call)}: {symbol} {chance_text}{spread}, "
+            f"threshold {threshold_text}"
         )
         return replace(super().verdict(p, stated), text=text)
 

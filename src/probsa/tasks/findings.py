@@ -16,7 +16,7 @@ from .base import (
     as_written,
 )
 from .labels import Row, Y
-from .words import PageWords, Words, of_chance, plus_minus, span_of
+from .words import PageWords, Words, format_probability, plus_minus, span_of
 
 TEXTS = 3
 """How many findings the text of a verdict names, the most probable ones."""
@@ -92,8 +92,8 @@ class Multilabel(Task):
             threshold = float(thresholds[i])
             spread = plus_minus(float(p.std[i]), span=span_of(p))
             most_probable.append(
-                f"p({p.outputs.names[i]}) {of_chance(chance, threshold)}{spread}, "
-                f"threshold {of_chance(threshold, chance)}"
+                f"p({p.outputs.names[i]}) {format_probability(chance, threshold)}{spread}, "
+                f"threshold {format_probability(threshold, chance)}"
             )
         more = f"; … ({count} findings)" if count > TEXTS else ""
         called = [p.outputs.names[i] for i in np.flatnonzero(chances >= thresholds)]

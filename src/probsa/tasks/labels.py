@@ -24,7 +24,7 @@ from .events import (
     event_of,
     time_columns,
 )
-from .words import class_name
+from .words import class_name, format_number
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
 """The line and the cells of each bag, by the name of the bag."""
@@ -612,7 +612,7 @@ class NumberLabels(Labels):
         return f"values from {y.min():g} to {y.max():g}"
 
     def truth_text(self, y: Row, names: Names) -> str:
-        return "" if math.isnan(y[0]) else f"{y[0]:.4g}"
+        return "" if math.isnan(y[0]) else format_number(y[0], 4)
 
 
 @dataclass(frozen=True)
@@ -744,7 +744,10 @@ class EventLabels(Labels):
         return f"{counts}, times from {first:g} to {last:g}"
 
     def truth_text(self, y: Row, names: Names) -> str:
-        return "" if math.isnan(y[0]) else f"{y[0]:.4g}, {'event' if y[1] > 0 else 'censored'}"
+        if math.isnan(y[0]):
+            return ""
+        status = "event" if y[1] > 0 else "censored"
+        return f"{format_number(y[0], 4)}, {status}"
 
 
 LABELS: Mapping[str, Labels] = {

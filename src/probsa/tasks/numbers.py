@@ -8,7 +8,7 @@ from ..core import Outputs
 from ..statistics import Draws, TargetMetrics, regression_metrics
 from .base import LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
 from .labels import Names, Row
-from .words import PageWords, Words
+from .words import PageWords, Words, format_number
 
 CENTRAL_90 = (0.05, 0.95)
 """The levels of the quantiles at the ends of an interval of 90 %."""
@@ -80,11 +80,11 @@ class Regression(Task):
         name = stated.target[0] if stated.target else "value"
         dash = " to " if low < 0 else "–"  # a dash beside a minus sign is misread
         return Verdict(
-            call=f"{low:.3g}{dash}{high:.3g}",
+            call=f"{format_number(low, 3)}{dash}{format_number(high, 3)}",
             value=mean,
             spread=sd,
             span="noise and model",
-            text=f"{name} {mean:.3g} ± {sd:.2g} (noise and model)",
+            text=f"{name} {format_number(mean, 3)} ± {format_number(sd, 2)} (noise and model)",
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:

@@ -16,7 +16,7 @@ from ..statistics import (
 )
 from .base import LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
 from .labels import Names, Y
-from .words import PageWords, Words, of_chance, plus_minus, span_of
+from .words import PageWords, Words, format_number, format_probability, plus_minus, span_of
 
 
 class Survival(Task):
@@ -32,7 +32,7 @@ class Survival(Task):
         noun="risk",
         raised="the risk",
         part="time",
-        undefined="the c-index",
+        undefined_metric="the c-index",
         note="S(t) is the predicted probability of no event until the time t; the risk is the "
         "expected time lost to the event.",
         page=PageWords(
@@ -90,15 +90,16 @@ class Survival(Task):
         spread = float(p.std[0])
         middle = _middle(p.outputs)
         k = p.outputs.of_times.start + middle
-        chance = of_chance(float(p.probability[k]))
-        time = p.outputs.times[middle]
-        at_time = f"S({time:.3g}) {chance}{plus_minus(float(p.std[k]), span=span_of(p))}"
+        chance = format_probability(float(p.probability[k]))
+        time = format_number(p.outputs.times[middle], 3)
+        span = span_of(p)
+        at_time = f"S({time}) {chance}{plus_minus(float(p.std[k]), span=span)}"
         return Verdict(
             call=chance,
             value=risk,
             spread=spread,
-            span=span_of(p),
-            text=f"risk {risk:.3g}{plus_minus(spread, span=span_of(p))} · {at_time}",
+            span=span,
+            text=f"risk {format_number(risk, 3)}{plus_minus(spread, span=span)} · {at_time}",
         )
 
     def outputs_named(self, names: Names) -> Outputs:
@@ -121,11 +122,11 @@ class Survival(Task):
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         if 1 < columns == len(p.outputs.times):
-            return tuple(f"until {time:.4g}" for time in p.outputs.times)
+            return tuple(f"until {format_number(time, 4)}" for time in p.outputs.times)
         return super().column_names(p, columns)
 
     def page_words(self, outputs: Outputs, target: Names) -> PageWords:
-        time = f"S({outputs.times[_middle(outputs)]:.3g})"
+        time = f"S({format_number(outputs.times[_middle(outputs)], 3)})"
         return replace(super().page_words(outputs, target), said=time, call=time)
 
 

@@ -5,30 +5,28 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..core import (
-    Bags,
-)
-from ..datasets import (
-    BagSet,
-)
+from ..core import Bags
+from ..datasets import BagSet
 from ..errors import CheckpointError
 from .checkpoints import Checkpoint
 
 FLOAT32_ROUNDING = 1e-6
-"""Relative deviation up to which a feature counts as constant."""
+"""A feature whose deviation is at most this share of its mean is constant up to rounding."""
 SMALLEST_MEAN = 1e-6
-"""Mean below which the deviation is not compared with the mean itself."""
+"""A mean nearer to 0 counts as this one, so that a feature of zeros is constant as well."""
 
 
 class Standardizer(nn.Module):
-    """Standardise each feature: (x − mean) / std, in float32. Without statistics, only convert.
+    """Standardise each feature: (x − mean) / deviation, in float32. Without statistics, only convert.
 
     Bags come in the precision that their files have, and are converted on the device of the model:
     half precision is moved and kept at half of the bytes, and float32 has all of its values.
     """
 
     mean: Tensor
+    """(features,), or empty without statistics."""
     deviation: Tensor
+    """Standard deviations, of the same shape."""
 
     def __init__(self, mean: Tensor | None = None, deviation: Tensor | None = None) -> None:
         super().__init__()
@@ -64,27 +62,30 @@ class Standardizer(nn.Module):
 
         A feature that is constant keeps its scale.
         """
-        n = 0
+        # Chan's update: sums of squares about the running mean, without cancellation
+        n = 0  # instances of the bags so far
         mean = torch.zeros(())
         squares = torch.zeros(())
         for name in names:
             x = bags.bag(name).x.double()
-            # Chan's update keeps sums of squares about the running mean and avoids cancellation
             m = len(x)
-            delta = x.mean(0) - mean
-            squares = squares + (x - x.mean(0)).square().sum(0) + delta.square() * n * m / (n + m)
-            mean = mean + delta * m / (n + m)
+            bag_mean = x.mean(0)
+            bag_squares = (x - bag_mean).square().sum(0)
+            shift = bag_mean - mean
+            squares = squares + bag_squares + shift.square() * n * m / (n + m)
+            mean = mean + shift * m / (n + m)
             n += m
-        std = (squares / n).sqrt()
-        # constant up to the rounding of float32, relative to the mean, or absolute if that is 0
-        is_constant = std <= FLOAT32_ROUNDING * mean.abs().clamp_min(SMALLEST_MEAN)
-        std = torch.where(is_constant, torch.ones_like(std), std)
-        return cls(mean.float(), std.float())
+        deviation = (squares / n).sqrt()
+        is_constant = deviation <= FLOAT32_ROUNDING * mean.abs().clamp_min(SMALLEST_MEAN)
+        deviation = torch.where(is_constant, torch.ones_like(deviation), deviation)
+        return cls(mean.float(), deviation.float())
 
 
 def _are_usable(mean: Tensor, deviation: Tensor, in_dim: int | None) -> bool:
-    """Return whether stored statistics are finite, and those of no feature or of all of them."""
-    if mean.shape != deviation.shape or tuple(mean.shape) not in ((0,), (in_dim,)):
+    """Return whether stored statistics are finite, and empty or of `in_dim` features."""
+    if mean.shape != deviation.shape:
+        return False
+    if tuple(mean.shape) not in ((0,), (in_dim,)):
         return False
     for tensor in (mean, deviation):
         if not tensor.is_floating_point() or not tensor.isfinite().all():

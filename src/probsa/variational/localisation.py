@@ -18,11 +18,11 @@ from ..errors import InputError
 from .posteriors import Posterior
 
 BACKGROUND = 0
-"""Index of the class of several that is no finding: the first one, as in `normal,benign,tumour`."""
+"""Index of the class without a finding: `normal` in the classes `normal,benign,tumour`."""
 LEAST_VARIANCE = 1e-6
-"""Least variance of a normal of guidance, in squared steps; see `_in_steps`."""
+"""Least variance of the normal that guides attention, in squared steps; see `_in_steps`."""
 MAX_FALSE_SHARE = 0.15
-"""Largest ratio of two shares above the level of evidence: of negative bags to positive bags."""
+"""Largest share of instances above the level in negative bags, relative to positive bags."""
 LEVELS = 201
 """Number of levels that are tried: quantiles of the evidence."""
 DRAWS = 200
@@ -30,59 +30,64 @@ DRAWS = 200
 
 
 def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
-    """Return G = Σ_n r_n (log r_n − log a_n) of each bag: how far attention is from one bell.
+    """Return G = Σ_n r_n (log r_n − log a_n) of each bag: how far attention is from a normal.
 
-    a = softmax(scores). r is the normal with the mean and covariance of the places under a,
-    evaluated at them and normalised over the bag; no gradient flows through it. The target comes
-    from the bag's own moments, so that a bell costs nothing wherever it lies (Normal Guidance,
-    arXiv:2605.27306, there for one axis). The unit of places matters only to the least variance:
-    it is the step between neighbours where a bag fills a square, and longer otherwise. Several
-    lesions in one bag are not one bell.
+    a = softmax(scores). r is the density of a normal at the coordinates of the instances,
+    normalised over the bag. The normal has the mean and covariance of the coordinates under a, and
+    no gradient flows through it. Because these moments are the bag's own, attention in the form of
+    a normal costs nothing wherever it lies (Normal Guidance, arXiv:2605.27306, there for one axis).
+    Attention to several separate lesions of a bag does not have this form.
+
+    Only the least variance depends on the unit of the coordinates, which is the step of
+    `_in_steps`.
 
     Args:
         scores: Logits of the attention.
         bags: The bags, with coordinates.
     """
     assert bags.coords is not None
-    place = _in_steps(bags)
+    coords = _in_steps(bags)
     divergences: list[Tensor] = []
     for s in scores.view(len(scores), -1).unbind(1):
-        s = s.to(place.dtype)
+        s = s.to(coords.dtype)
         with torch.no_grad():
-            # mean and covariance of the places under a
+            # mean (bags, axes) and covariance (bags, axes, axes) of the coordinates under a
             a = segment_softmax(s, bags.sizes)
-            mean = segment_sum(a[:, None] * place, bags.sizes)
-            off = place - mean[bags.bag]
-            squares = a[:, None, None] * off[:, :, None] * off[:, None, :]
-            covariance = segment_sum(squares, bags.sizes)
-            # the least variance along each principal axis; on one axis, max(v, 10⁻⁶)
-            values, axes = torch.linalg.eigh(covariance)
-            variances = values.clamp_min(LEAST_VARIANCE)
-            rotated = (off[:, None, :] @ axes[bags.bag])[:, 0]
-            bell = -(rotated.square() / variances[bags.bag]).sum(1) / 2
-            log_r = _log_softmax(bell, bags)
+            mean = segment_sum(a[:, None] * coords, bags.sizes)
+            offset = coords - mean[bags.bag]
+            products = a[:, None, None] * offset[:, :, None] * offset[:, None, :]
+            covariance = segment_sum(products, bags.sizes)
+            # a floor for the variance along each principal axis, where attention is a line or point
+            eigenvalues, axes = torch.linalg.eigh(covariance)
+            variances = eigenvalues.clamp_min(LEAST_VARIANCE)
+            rotated = (offset[:, None, :] @ axes[bags.bag])[:, 0]
+            # log density up to a constant, which the softmax removes
+            log_density = -(rotated.square() / variances[bags.bag]).sum(1) / 2
+            log_r = _log_softmax(log_density, bags)
         terms = log_r.exp() * (log_r - _log_softmax(s, bags))
         divergences.append(segment_sum(terms, bags.sizes))
     return torch.stack(divergences).mean(0).to(scores.dtype)
 
 
 def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
-    """Return coordinates in steps of a full lattice with the bag's longest side and N places.
+    """Return the coordinates of each bag in steps of a square lattice, from its lowest corner.
 
-    All sides of this lattice are equal: in an elongated bag, its step is longer than that between
-    neighbours.
+    The lattice is as long as the longest side of the bag and has as many points as the bag has
+    instances. Its step is that between neighbours if the bag fills a square, and longer if not.
     """
     assert bags.coords is not None
-    place = bags.coords.double()
-    low = -segment_max(-place, bags.sizes)
-    high = segment_max(place, bags.sizes)
-    # N places on k axes have N^(1/k) places a side
-    sides = bags.segments.counts.double() ** (1 / place.shape[1]) - 1
-    step = (high - low).amax(1) / sides.clamp_min(1)
-    return (place - low[bags.bag]) / torch.where(step > 0, step, 1.0)[bags.bag, None]
+    coords = bags.coords.double()
+    low = -segment_max(-coords, bags.sizes)
+    high = segment_max(coords, bags.sizes)
+    # a lattice of N points on k axes has N^(1/k) points, hence N^(1/k) − 1 steps, per side
+    steps_per_side = bags.segments.counts.double() ** (1 / coords.shape[1]) - 1
+    step = (high - low).amax(1) / steps_per_side.clamp_min(1)
+    return (coords - low[bags.bag]) / torch.where(step > 0, step, 1.0)[bags.bag, None]
 
 
 def _log_softmax(s: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " n"]:
+    """Return the logarithm of the softmax over each bag, also where the softmax underflows."""
+    # the largest value cancels, in the gradient too
     top = segment_max(s.detach(), bags.sizes)[bags.bag]
     return s - top - segment_sum((s - top).exp(), bags.sizes).log()[bags.bag]
 
@@ -112,12 +117,14 @@ def negative_instances(
     if not q.stochastic:
         raise InputError("P(f ≤ 0) of a point mass is 0 or 1: give a posterior with a variance")
     z = q.mean / q.variance.clamp_min(torch.finfo(q.mean.dtype).tiny).sqrt()
-    is_labelled = y == 0  # where the labels of all instances follow from the bag's
+    # whether the bag's label gives those of all its instances: (bags,) or (bags, classes)
+    is_labelled = y == 0
     if z.ndim == 2:
         classes = torch.arange(z.shape[1], device=z.device)
         is_background = classes == BACKGROUND
         is_bag_class = y[:, None] == classes
         is_labelled = torch.where(is_background, is_bag_class, ~is_bag_class)
+        # the instances of a background bag have f > 0 of the background
         z = torch.where(is_background, -z, z)
     tails: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
     terms = segment_mean(tails, bags.sizes)
@@ -141,7 +148,7 @@ class _NegativeLogTail(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore
         (z,) = ctx.saved_tensors
-        # inf far below 0, where the quotient is 0
+        # erfcx overflows to inf far below 0, where the derivative is 0
         return grad * math.sqrt(2 / math.pi) / torch.special.erfcx(z / math.sqrt(2))
 
 
@@ -172,7 +179,8 @@ def evidence_level(
     if positive.all() or not positive.any():
         return 0.0
     spread = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
-    levels = torch.quantile(mean, torch.linspace(0, 1, LEVELS, dtype=mean.dtype)).unique()
+    shares_below = torch.linspace(0, 1, LEVELS, dtype=mean.dtype)
+    levels = _quantiles(mean, shares_below).unique()
     # expected number and share of the instances above each level: (levels, bags)
     expected = [segment_sum(torch.special.ndtr((mean - c) / spread), sizes) for c in levels]
     count = torch.stack(expected)
@@ -180,24 +188,42 @@ def evidence_level(
     stream = random_stream(0, "level")
     positive_weights = _bootstrap_weights(positive, stream, dtype=mean.dtype)
     negative_weights = _bootstrap_weights(~positive, stream, dtype=mean.dtype)
-    # means over the bags of each sample: (levels, draws)
+    # means over the positive or negative bags of each sample: (levels, draws)
     positive_share = share @ positive_weights
     negative_share = share @ negative_weights
     positive_count = count @ positive_weights
-    holds = (negative_share <= MAX_FALSE_SHARE * positive_share) & (positive_count >= 1)
-    # the first level that holds is the lowest one; 0 where none does
-    lowest = torch.where(holds.any(0), levels[holds.byte().argmax(0)], 0.0)
-    low, high = torch.quantile(lowest, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
-    # the value of [low, high] that is nearest to 0
-    return max(low, 0.0) + min(high, 0.0)
+    is_admissible = (negative_share <= MAX_FALSE_SHARE * positive_share) & (positive_count >= 1)
+    # levels ascend, so the first admissible one is the lowest; 0 where there is none
+    first = is_admissible.byte().argmax(0)
+    lowest = torch.where(is_admissible.any(0), levels[first], 0.0)
+    low, high = _quantiles(lowest, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
+    if low > 0:
+        return low
+    if high < 0:
+        return high
+    return 0.0
+
+
+def _quantiles(values: Float[Tensor, " n"], shares: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+    """Return quantiles with linear interpolation; `torch.quantile` refuses more than 2²⁴ values."""
+    ascending = values.sort().values
+    rank = shares * (len(values) - 1)
+    below = rank.floor()
+    lower = ascending[below.long()]
+    upper = ascending[rank.ceil().long()]
+    return lower.lerp(upper, rank - below)
 
 
 def _bootstrap_weights(
-    is_drawn: Bool[Tensor, " bags"], stream: torch.Generator, *, dtype: torch.dtype
+    is_eligible: Bool[Tensor, " bags"], stream: torch.Generator, *, dtype: torch.dtype
 ) -> Float[Tensor, "bags draws"]:
-    """Return the weights of all bags in bootstrap samples of some of them; they sum to 1."""
-    part = is_drawn.nonzero()[:, 0]
-    rows = part[torch.randint(len(part), (DRAWS, len(part)), generator=stream)]
-    ones = torch.ones(rows.shape, dtype=dtype)
-    counts = torch.zeros(DRAWS, len(is_drawn), dtype=dtype).scatter_add(1, rows, ones)
-    return counts.T / len(part)
+    """Return the weight of each bag in `DRAWS` bootstrap samples of the eligible bags.
+
+    The weights of a sample sum to 1; bags that are not eligible have weight 0.
+    """
+    eligible = is_eligible.nonzero()[:, 0]
+    choices = torch.randint(len(eligible), (DRAWS, len(eligible)), generator=stream)
+    drawn_bags = eligible[choices]
+    ones = torch.ones(drawn_bags.shape, dtype=dtype)
+    counts = torch.zeros(DRAWS, len(is_eligible), dtype=dtype).scatter_add(1, drawn_bags, ones)
+    return counts.T / len(eligible)

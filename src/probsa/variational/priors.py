@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Prior(ABC):
         """
 
     @abstractmethod
-    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> Self:
+    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> "Prior":
         """Return the same prior with another precision."""
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Dirichlet(Prior):
     def is_proper(self) -> bool:
         return self.ridge > 0
 
-    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> Self:
+    def with_kappa(self, kappa: float | Float[Tensor, " bags"]) -> "Dirichlet":
         return replace(self, kappa=kappa)
 
     def has_form_of(self, other: Prior) -> bool:

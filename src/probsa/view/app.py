@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+CallNext = Callable[["Request"], Awaitable["Response"]]
+"""What a middleware hands a request on to."""
 LOOPBACK = "127.0.0.1"
 HOSTS = [LOOPBACK, "localhost"]
 CSP = (
@@ -68,10 +70,12 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         endpoint = _endpoint(partial(answer.make, data), answer.media_type)
         routes.append(Route(path, endpoint))
     routes.append(Mount("/static", StaticFiles(directory=static_folder())))
+    guard = _guard(token, cookie_name=f"probsa-view-{port}")
+    # a request passes them in this order, so that refusals have the headers as well
     middleware = [
         Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS),
-        Middleware(BaseHTTPMiddleware, dispatch=_guard(token, cookie=f"probsa-view-{port}")),
+        Middleware(BaseHTTPMiddleware, dispatch=guard),
     ]
     return Starlette(routes=routes, middleware=middleware)
 
@@ -90,13 +94,13 @@ def serve(data: ViewData, *, port: int = 0, ready: Callable[[str], None]) -> Non
     """
     with imports_from("view", "uvicorn"):
         import uvicorn
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server_socket:
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((LOOPBACK, port))
+            server_socket.bind((LOOPBACK, port))
         except (OSError, OverflowError) as error:
             raise InputError(f"--port {port} cannot be used ({error}): give another") from error
-        port = listening.getsockname()[1]
+        port = server_socket.getsockname()[1]
         token = secrets.token_urlsafe(32)
         config = uvicorn.Config(
             make_app(data, token=token, port=port),
@@ -105,34 +109,33 @@ def serve(data: ViewData, *, port: int = 0, ready: Callable[[str], None]) -> Non
             lifespan="off",
             server_header=False,
         )
-        listening.listen()
+        server_socket.listen()
         ready(f"http://{LOOPBACK}:{port}/?token={token}")
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[server_socket])
 
 
-Next = Callable[["Request"], Awaitable["Response"]]
-
-
-async def _with_headers(request: "Request", following: Next) -> "Response":
-    response = await following(request)
+async def _with_headers(request: "Request", call_next: CallNext) -> "Response":
+    response = await call_next(request)
     response.headers.update(HEADERS)
     return response
 
 
-def _guard(token: str, *, cookie: str) -> Callable[["Request", Next], Awaitable["Response"]]:
+def _guard(
+    token: str, *, cookie_name: str
+) -> Callable[["Request", CallNext], Awaitable["Response"]]:
     """Return the middleware that lets only requests with the token or its cookie pass."""
     from starlette.responses import PlainTextResponse, RedirectResponse
 
-    async def guard(request: "Request", following: Next) -> "Response":
+    async def guard(request: "Request", call_next: CallNext) -> "Response":
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("Only GET and HEAD are allowed.", status_code=405)
         query_token = request.query_params.get("token")
         if query_token is not None and _same(query_token, token):
             response = RedirectResponse("/", status_code=303)
-            response.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
+            response.set_cookie(cookie_name, token, httponly=True, samesite="strict", path="/")
             return response
-        if _same(request.cookies.get(cookie, ""), token):
-            return await following(request)
+        if _same(request.cookies.get(cookie_name, ""), token):
+            return await call_next(request)
         return PlainTextResponse(
             "Open the address that `probsa view` printed: it holds a token.", status_code=403
         )
@@ -146,7 +149,11 @@ def _same(text: str, token: str) -> bool:
 
 
 def _endpoint(make: Callable[..., bytes], media_type: str) -> "Callable[[Request], Response]":
-    """Return an endpoint, which starlette runs in a thread; errors of a bag are status 404."""
+    """Return an endpoint that answers with the bytes of `make`, or with status 404 if it fails.
+
+    Starlette runs it in a thread, because it is no coroutine. `make` receives the numbers in the
+    address.
+    """
     from starlette.responses import PlainTextResponse, Response
 
     def endpoint(request: "Request") -> Response:
