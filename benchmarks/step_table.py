@@ -52,7 +52,7 @@ class HandWritten(nn.Module):
     def loss(self, bags: Bags) -> torch.Tensor:
         h = self.embed(bags.x).relu()
         f = self.w(self.v(h).tanh())[:, 0]
-        index = bags.segments.index
+        index = bags.segments.bag
         count = len(bags)
         top = f.new_full((count,), -torch.inf).scatter_reduce(0, index, f.detach(), "amax")
         e = (f - top[index]).exp()

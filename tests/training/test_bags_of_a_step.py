@@ -69,5 +69,5 @@ def test_a_loader_that_pins_pins_every_tensor_of_the_bags(config, tmp_path, monk
         assert torch.equal(before, after)
         assert before.data_ptr() != after.data_ptr() or before.numel() == 0
     assert pinned.segments == bags.segments
-    assert pinned.segments.index.data_ptr() != bags.segments.index.data_ptr()
+    assert pinned.segments.bag.data_ptr() != bags.segments.bag.data_ptr()
     assert pinned.names == bags.names

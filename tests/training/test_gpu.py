@@ -243,7 +243,7 @@ def test_pinned_bags_arrive_as_they_are():
         bag_list.append(replace(bag, x=bag.x.half()))
     bags = pack(bag_list)
     pinned = bags.pin_memory()
-    assert pinned.x.is_pinned() and pinned.segments.index.is_pinned()
+    assert pinned.x.is_pinned() and pinned.segments.bag.is_pinned()
     moved = pinned.to("cuda")
     torch.cuda.synchronize()
     assert moved.x.dtype == torch.float16

@@ -187,7 +187,7 @@ class Bags:
     @property
     def bag(self) -> Int[Tensor, " n"]:
         """The index of each instance's bag, ascending."""
-        return self.segments.index
+        return self.segments.bag
 
     @property
     def degrees(self) -> Float[Tensor, " n"]:

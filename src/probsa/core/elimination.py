@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class GraphPlan:
         self._coords = coords
         self._levels: list[Level] | None = None
 
-    def __getstate__(self) -> dict[str, object]:
+    def __getstate__(self) -> dict[str, Any]:
         # a process that gets the plan needs the levels or what they are made of, not both
         if self._levels is None:
             return self.__dict__
@@ -133,7 +133,7 @@ class Elimination:
         self._trees: list[Tree] | None = None
         self._repeated: dict[int, Elimination] = {1: self}
 
-    def __getstate__(self) -> dict[str, object]:
+    def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_trees": None, "_repeated": {}}  # views of `_indices`
 
     def repeated(self, copies: int) -> "Elimination":

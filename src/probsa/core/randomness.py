@@ -72,7 +72,7 @@ def counted_normal(
         for seed, start in zip(seeds, starts, strict=True)
     ]
     base = torch.tensor(bases, dtype=torch.int64).to(device, non_blocking=True)
-    row = torch.arange(len(segments.index), device=device)
+    row = torch.arange(len(segments.bag), device=device)
     sample = torch.arange(samples, device=device)[:, None]
     counter = segments.spread(base) + row * _signed(STEP)
     bits = counter + sample * _signed(SAMPLE_STEP)

@@ -24,7 +24,7 @@ class Segments(tuple[int, ...]):
 
     offsets: Int[Tensor, " bags_plus_1"]
     """Bag b has the rows `offsets[b]` to `offsets[b + 1]`."""
-    index: Int[Tensor, " n"]
+    bag: Int[Tensor, " n"]
     """The index of each instance's bag, ascending."""
     counts: Int[Tensor, " bags"]
     """The numbers of instances."""
@@ -35,8 +35,8 @@ class Segments(tuple[int, ...]):
         counts = torch.tensor(sizes, dtype=torch.long)
         offsets = torch.zeros(len(sizes) + 1, dtype=torch.long)
         offsets[1:] = counts.cumsum(0)
-        index = torch.arange(len(sizes)).repeat_interleave(counts, output_size=sum(sizes))
-        segments = cls._with(sizes, offsets=offsets, index=index, counts=counts)
+        bag = torch.arange(len(sizes)).repeat_interleave(counts, output_size=sum(sizes))
+        segments = cls._with(sizes, offsets=offsets, bag=bag, counts=counts)
         # what was only now made is copied at once, and the host does not wait for a GPU
         return segments if device is None else segments.to(device, non_blocking=True)
 
@@ -60,19 +60,19 @@ class Segments(tuple[int, ...]):
 
     def repeated(self, copies: int) -> "Segments":
         """Return the segments of some copies of the batch, one after another."""
-        n = len(self.index)
-        copy = torch.arange(copies, device=self.index.device)[:, None]
+        n = len(self.bag)
+        copy = torch.arange(copies, device=self.bag.device)[:, None]
         last = self.offsets.new_full((1,), n * copies)
         return self._with(
             tuple(self) * copies,
             offsets=torch.cat([(self.offsets[:-1] + n * copy).flatten(), last]),
-            index=(self.index + len(self) * copy).flatten(),
+            bag=(self.bag + len(self) * copy).flatten(),
             counts=self.counts.repeat(copies),
         )
 
     def spread(self, values: Shaped[Tensor, "bags *d"]) -> Shaped[Tensor, "n *d"]:
         """Return the value of each instance's bag."""
-        return values.index_select(0, self.index)
+        return values.index_select(0, self.bag)
 
 
 def is_on_cpu(v: Tensor) -> bool:
@@ -118,7 +118,7 @@ def segment_sum(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *
     segments = as_segments(sizes, v.device)
     if not is_on_cpu(v):
         out = v.new_zeros(len(segments), *v.shape[1:])
-        return out.index_add(0, segments.index, v)
+        return out.index_add(0, segments.bag, v)
     return _SegmentSum.apply(v, segments)  # pyright: ignore[reportReturnType]
 
 
@@ -134,7 +134,7 @@ def segment_max(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *
     segments = as_segments(sizes, v.device)
     if not is_on_cpu(v):
         maxima = v.new_full((len(segments), *v.shape[1:]), -torch.inf)
-        index = segments.index.view(-1, *[1] * (v.ndim - 1)).expand_as(v)
+        index = segments.bag.view(-1, *[1] * (v.ndim - 1)).expand_as(v)
         return maxima.scatter_reduce(0, index, v, "amax")
     return _each(v, segments, lambda part: part.amax(0))
 
@@ -162,7 +162,7 @@ def segment_argmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Int[Tensor, "bags 
         is_largest = v == segments.spread(segment_max(v, segments))
         candidates = rows.where(is_largest, len(v) - 1)
         out = rows.new_full((len(segments), *v.shape[1:]), len(v) - 1)
-        return out.scatter_reduce(0, segments.index.view(shape).expand_as(v), candidates, "amin")
+        return out.scatter_reduce(0, segments.bag.view(shape).expand_as(v), candidates, "amin")
     if not segments:
         return v[:0].long()
     bags = zip(v.split(list(segments)), segments.offsets[:-1], strict=True)

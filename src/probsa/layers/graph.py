@@ -57,7 +57,7 @@ def arcs_of(
     """Sort the arcs of a packed batch, given in any order."""
     # 32-bit integers are sorted by radix, which takes a twentieth of the time
     order = torch.sort(rows.int(), stable=True).indices
-    counts = rows.new_zeros(len(sizes.index)).index_add(0, rows, torch.ones_like(rows))
+    counts = rows.new_zeros(len(sizes.bag)).index_add(0, rows, torch.ones_like(rows))
     return Arcs(
         rows=rows[order],
         columns=columns[order],
@@ -129,7 +129,7 @@ def aggregate_softmax(
     """
     tm = t * m
     top = segment_max(tm.detach(), arcs.sizes)
-    tm = tm - top[arcs.sizes.index]
+    tm = tm - top[arcs.sizes.bag]
     # exp(−limit), its inverse, and their products with gradients must stay normal numbers.
     limit = 0.45 * math.log(torch.finfo(m.dtype).max)
     # another device is not asked for the smallest value: each target has its own c there

@@ -82,11 +82,11 @@ def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_grou
         smaller, remainder = divmod(n, n_groups)
         group_sizes += [smaller + 1] * remainder
         group_sizes += [smaller] * (n_groups - remainder)
-    bag = as_segments(sizes, noise.device).index[:, None].expand(noise.shape)
+    bag = as_segments(sizes, noise.device).bag[:, None].expand(noise.shape)
     order = order_within(noise, bag)
     # the group of each place in that order, brought back to the order of the instances
     groups = Segments.of(group_sizes, noise.device)
-    of_place = groups.index[:, None].expand_as(order)
+    of_place = groups.bag[:, None].expand_as(order)
     return Groups(of=torch.empty_like(order).scatter(0, order, of_place), sizes=groups)
 
 

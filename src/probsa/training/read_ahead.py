@@ -28,10 +28,12 @@ def read_ahead(values: Iterable[T], *, device: torch.device) -> Iterator[Iterato
 
 
 def _iterate(iterator: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
-    end = object()
-    pending = pool.submit(next, iterator, end)
-    while (value := pending.result()) is not end:
-        pending = pool.submit(next, iterator, end)
+    pending = pool.submit(next, iterator, None)  # no value is None
+    while True:
+        value = pending.result()
+        if value is None:
+            return
+        pending = pool.submit(next, iterator, None)
         yield value
 
 

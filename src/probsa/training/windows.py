@@ -151,7 +151,7 @@ def _grown(
     rows connected, because all earlier levels are complete.
     """
     order, predecessors = breadth_first_order(graph, start, directed=False)
-    assert predecessors is not None  # they are returned unless they are declined
+    predecessors = np.asarray(predecessors)
     if len(order) <= size:
         return order
     position = np.empty(graph.shape[0], dtype=np.int64)
