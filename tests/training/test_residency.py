@@ -100,6 +100,15 @@ def test_a_run_whose_features_stay_is_the_run_that_reads_them(
     assert_same_run(expected, train(config, tmp_path / "kept"))
 
 
+def test_windows_of_features_that_stay_are_those_of_bags_that_are_read(
+    config, tmp_path, monkeypatch
+):
+    config = with_training(config, window=3)
+    expected = train(config, tmp_path / "read")
+    give_memory(monkeypatch, 10**9)
+    assert_same_run(expected, train(config, tmp_path / "kept"))
+
+
 def test_processes_that_read_do_not_use_what_a_device_has(config, tmp_path, monkeypatch):
     give_memory(monkeypatch, 10**9)
     loop = loop_of(with_training(config, workers=1), tmp_path / "run")

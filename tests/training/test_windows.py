@@ -236,7 +236,9 @@ def config(tmp_path, request):
 
 def batches_of(config: RunConfig, folder, shards, *, workers=0):
     reader = loop_of(config, folder).reader
-    return [bags for _, bags in Loader(reader, workers=workers).epoch(shards)]
+    loader = Loader(reader, workers=workers, device=torch.device("cpu"))
+    with loader.epoch(shards) as batches:
+        return [bags for _, bags in batches]
 
 
 def test_a_window_depends_on_seed_epoch_and_bag_alone(config, tmp_path):

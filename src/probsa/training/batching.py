@@ -23,7 +23,6 @@ from .windows import draw_window
 
 if TYPE_CHECKING:
     from ..datasets import BagSet
-    from .residency import ResidentReader
 
 Batch = tuple[str, ...]
 
@@ -159,11 +158,16 @@ class Loader:
         """Makes bags of what is read; None if it is bags."""
         self.batches = self._batches()
 
-    def keep_features(self, reader: "ResidentReader") -> None:
-        """Read on the thread without the features that stay on the device, which are added here."""
+    def read_with(self, reader: BagReader, complete: Callable[[Any], Bags]) -> None:
+        """Read on the thread with another reader, whose batches become bags where steps are taken.
+
+        Args:
+            reader: What reads batches.
+            complete: Makes bags of a batch.
+        """
         assert not self.workers  # processes would not know what is on the device
         self.reader = reader
-        self.complete = reader.resident.on_device
+        self.complete = complete
         self.batches = self._batches()
 
     def _batches(self) -> Iterable[Any]:

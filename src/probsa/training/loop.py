@@ -203,7 +203,7 @@ class TrainingLoop:
         names = (*self.prepared.split.train, *self.prepared.split.val)
         resident = resident_features(self.prepared.bags, names, device=self.device)
         if resident is not None:
-            self.loader.keep_features(ResidentReader(self.reader, resident))
+            self.loader.read_with(ResidentReader(self.reader, resident), resident.on_device)
             self.reporter.remark(
                 f"the features of {len(resident.names)} of {counted(len(names), 'bag')} stay on "
                 f"{self.device} ({resident.nbytes / 1e9:.3g} GB)"

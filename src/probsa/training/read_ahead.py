@@ -28,13 +28,17 @@ def read_ahead(values: Iterable[T], *, device: torch.device) -> Iterator[Iterato
 
 
 def _iterate(iterator: Iterator[T], pool: ThreadPoolExecutor) -> Iterator[T]:
-    pending = pool.submit(next, iterator, None)  # no value is None
-    while True:
-        value = pending.result()
-        if value is None:
-            return
-        pending = pool.submit(next, iterator, None)
-        yield value
+    pending = pool.submit(_following, iterator)
+    while (item := pending.result()) is not None:
+        pending = pool.submit(_following, iterator)
+        yield item[0]
+
+
+def _following(iterator: Iterator[T]) -> tuple[T] | None:
+    """Return the next value, in a tuple; None at the end."""
+    for value in iterator:
+        return (value,)
+    return None
 
 
 def _use_device(device: torch.device) -> None:
