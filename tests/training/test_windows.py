@@ -26,6 +26,7 @@ from probsa.errors import InputError
 from probsa.models import look_up, names
 from probsa.training import Reporter, RunConfig, prepare, train
 from probsa.training.batching import BagReader, Loader, Shard
+from probsa.training.residency import ResidentFeatures, ResidentReader
 from probsa.training.windows import draw_window, window_rows
 
 
@@ -269,6 +270,18 @@ def test_bags_of_one_shape_have_windows_of_their_own():
     assert len({x.numpy().tobytes() for x in windows.x.split(9)}) > 3
 
 
+def test_windows_of_features_that_stay_on_a_device_are_the_same(config, tmp_path):
+    reader = loop_of(config, tmp_path).reader
+    part = prepare(config).split.train
+    resident = ResidentFeatures(part[::2], device=torch.device("cpu"), nbytes=0)
+    resident_reader = ResidentReader(reader, resident)
+    for epoch in range(3):  # from the second one on, the features are on the device
+        shard = Shard(part, len(part), epoch=epoch)
+        expected = reader[shard]
+        bags = resident.on_device(resident_reader[shard])
+        assert torch.equal(bags.x, expected.x) and torch.equal(bags.edges, expected.edges)
+
+
 def test_without_an_epoch_bags_are_read_whole(config, tmp_path):
     prepared = prepare(config)
     part = prepared.split.train
@@ -321,7 +334,12 @@ def test_validation_sees_whole_bags(config, tmp_path):
     loop = loop_of(config, tmp_path)
     sizes = []
     predict = loop.predict
-    loop.predict = lambda bags: sizes.append(bags.sizes) or predict(bags)
+
+    def recorded_predict(bags):
+        sizes.append(bags.sizes)
+        return predict(bags)
+
+    loop.predict = recorded_predict
     loop.validate()
     validation_bags = loop.prepared.split.val
     expected = [loop.prepared.bags.size(name) for name in validation_bags]

@@ -151,10 +151,10 @@ def _grown(
     rows connected, because all earlier levels are complete.
     """
     order, predecessors = breadth_first_order(graph, start, directed=False)
-    predecessors = np.asarray(predecessors)
+    predecessors = np.asarray(predecessors)  # None only if they are declined
     if len(order) <= size:
         return order
-    position = np.empty(graph.shape[0], dtype=np.int64)
+    position = np.empty(len(distance), dtype=np.int64)
     position[order] = np.arange(len(order))
     # non-decreasing: a breadth-first search visits the successors of one row after another
     predecessor_position = position[predecessors[order[1:]]]
