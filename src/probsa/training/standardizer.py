@@ -17,9 +17,7 @@ SMALLEST_MEAN = 1e-6
 
 
 class Standardizer(nn.Module):
-    """Standardise each feature: (x − mean) / deviation, in float32.
-
-    Without statistics, bags are only converted.
+    """Standardise each feature: (x − mean) / deviation, in float32; without statistics, convert.
 
     Bags come in the precision that their files have, and are converted on the device of the model:
     half precision is moved and kept at half of the bytes, and float32 has all of its values.
