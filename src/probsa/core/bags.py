@@ -128,6 +128,7 @@ class Bag:
             stride=built.stride,
             instance_labels=labels_tensor,
             graph=(origin,),
+            plan=GraphPlan(built.edges, len(stored.features), coords_tensor),
         )
 
     def __len__(self) -> int:
@@ -280,7 +281,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
 
 def _plan(bag: Bag) -> GraphPlan:
     """Return the plan that is kept with a bag's edges, or a new one."""
-    if bag.plan is not None and bag.plan.edges is bag.edges:
+    if bag.plan is not None and bag.plan.is_of(bag.edges):
         return bag.plan
     return GraphPlan(bag.edges, len(bag), bag.coords)
 
@@ -363,8 +364,9 @@ def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
     # the edges of a slide whose origin is not known cannot be made anew
     if all(bag.graph for bag in bags):
         origins = tuple(chain.from_iterable(bag.graph for bag in bags))
+    tensors: dict[str, Any] = _join_tensors(bags) | {"slide": slide}
     return Bag(
-        **_join_tensors(bags) | {"slide": slide},
+        **tensors,
         name=name,
         y=y,
         stride=strides.pop() if len(strides) == 1 else None,

@@ -57,6 +57,22 @@ class GraphPlan:
         return self.__dict__ | {"_coords": None}
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of the levels; 0 while they are not made."""
+        total = 0
+        for level in self._levels or ():
+            arrays = (level.pivots, level.boundary, level.above, level.edges, level.entries)
+            total += sum(array.nbytes for array in arrays)
+        return total
+
+    def is_of(self, edges: Int[Tensor, "2 e"]) -> bool:
+        """Return whether these are the same edges in the same order."""
+        if edges is self.edges:
+            return True
+        on_host = edges.device.type == "cpu"  # another device is not asked
+        return on_host and edges.shape == self.edges.shape and torch.equal(edges, self.edges)
+
+    @property
     def is_small(self) -> bool:
         """Whether the bag is one dense block."""
         return self.n <= DENSE

@@ -19,6 +19,7 @@ from ..core import (
     Graph,
     GraphOptions,
     GraphOrigin,
+    GraphPlan,
     StoredBag,
     as_array,
     bag_limit,
@@ -212,11 +213,24 @@ class BagSet(ABC):
         origin = GraphOrigin(
             options=self.graph, chosen=self.graph_chosen, kind=stored.kind, stride=stored.stride
         )
+        plan = self._cache.get(self._cache.plans, name)
+        if plan is None:
+            plan = GraphPlan(graph.edges, len(bag), bag.coords)
         bag = replace(
-            bag, edges=graph.edges, weights=graph.weights, stride=graph.stride, graph=(origin,)
+            bag,
+            edges=graph.edges,
+            weights=graph.weights,
+            stride=graph.stride,
+            graph=(origin,),
+            plan=plan,
         )
         self._cache.put_bag(name, bag)
         return bag
+
+    def keep_plan(self, bag: Bag) -> None:
+        """Keep the plan of a bag of this set for later readings, once its levels are made."""
+        if bag.plan is not None and bag.plan.is_of(bag.edges):
+            self._cache.put_plan(bag.name, bag.plan)
 
     def stored(self, name: str) -> StoredBag:
         """Return the checked content of a bag's file, without a graph; it is not cached.
@@ -362,7 +376,10 @@ class BagList(BagSet):
     def __init__(self, bags: Sequence[Bag]) -> None:
         if not bags:
             raise InputError("there are no bags: give at least one")
-        self._bags = {bag.name: bag for bag in bags}
+        self._bags = {}
+        for bag in bags:
+            plan = bag.plan or GraphPlan(bag.edges, len(bag), bag.coords)
+            self._bags[bag.name] = replace(bag, plan=plan)
         super().__init__(
             IN_MEMORY, dict.fromkeys(self._bags, IN_MEMORY), graph=GraphOptions(), cache_gb=0.0
         )
@@ -400,17 +417,19 @@ class BagList(BagSet):
 
 
 class Cache:
-    """Bags and edge weights by name, evicted in least-recently-used order.
+    """Bags, plans and edge weights by name, evicted in least-recently-used order.
 
-    The weights of a graph take about 0.5 % of the bytes of a bag, but computing them takes several
-    times as long as reading the bag, while edges are found again in a few milliseconds. Weights are
-    therefore evicted only once no bags are left.
+    The weights of a graph take about 0.5 % of the bytes of a bag, and its plan of elimination about
+    3 %, but making them takes several times as long as reading the bag, while edges are found again
+    in a few milliseconds. Plans are therefore evicted only once no bags are left, and weights only
+    once no plans are left.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bags: OrderedDict[str, Bag] = OrderedDict()
         self.weights: OrderedDict[str, Tensor] = OrderedDict()
+        self.plans: OrderedDict[str, GraphPlan] = OrderedDict()
         self.bytes = 0
 
     def get(self, kind: OrderedDict[str, T], name: str) -> T | None:
@@ -427,9 +446,19 @@ class Cache:
         self.bytes += weights.nbytes
         self._shrink()
 
+    def put_plan(self, name: str, plan: GraphPlan) -> None:
+        """Store a plan whose levels are made, unless it is there or alone exceeds the limit."""
+        if name in self.plans or not 0 < plan.nbytes <= self.limit:
+            return
+        self.plans[name] = plan
+        self.bytes += plan.nbytes
+        self._shrink()
+
     def put_bag(self, name: str, bag: Bag) -> None:
-        """Store a bag, unless it cannot fit beside the weights even after evicting all bags."""
-        if _bytes(bag) + sum(w.nbytes for w in self.weights.values()) > self.limit:
+        """Store a bag, unless it cannot fit beside the others even after evicting all bags."""
+        kept = sum(w.nbytes for w in self.weights.values())
+        kept += sum(plan.nbytes for plan in self.plans.values())
+        if _bytes(bag) + kept > self.limit:
             return
         self.bags[name] = bag
         self.bytes += _bytes(bag)
@@ -438,6 +467,8 @@ class Cache:
     def _shrink(self) -> None:
         while self.bytes > self.limit and self.bags:
             self.bytes -= _bytes(self.bags.popitem(last=False)[1])
+        while self.bytes > self.limit and self.plans:
+            self.bytes -= self.plans.popitem(last=False)[1].nbytes
         while self.bytes > self.limit:
             self.bytes -= self.weights.popitem(last=False)[1].nbytes
 

@@ -104,11 +104,21 @@ class BagReader(Dataset[Bags]):
         self.model = model
         self.window = window
         self.seed = seed
+        self.has_field = look_up(model).fixed.get("posterior") == "field"
         self.stopped = False
         """Whether nobody wants the batch any more that a thread is reading."""
 
     def __getitem__(self, batch: Shard) -> Bags:
-        return pack(self.read(batch))
+        bags = self.read(batch)
+        return self.planned(pack(bags), bags)
+
+    def planned(self, packed: Bags, bags: Sequence[Bag]) -> Bags:
+        """Make the plan of a batch for a model that needs it, ahead of the step; keep its parts."""
+        if self.has_field:
+            packed.elimination.make()
+            for bag in bags:
+                self.bags.keep_plan(bag)
+        return packed
 
     def read(self, batch: Shard) -> list[Bag]:
         """Return the bags of a shard with labels: in training on windows, windows of them."""

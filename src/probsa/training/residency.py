@@ -166,7 +166,10 @@ class ResidentReader(BagReader):
         self.resident = resident
 
     def __getitem__(self, batch: Shard) -> SplitBatch:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.resident.pack(self.read(batch))
+        bags = self.read(batch)
+        packed = self.resident.pack(bags)
+        self.planned(packed.bags, bags)
+        return packed
 
     def bag(self, name: str) -> Bag:
         return self.resident.bag(name, self.bags)
