@@ -83,6 +83,24 @@ def test_samples_commute_with_a_linear_classifier(own, classes, samples, dtype, 
         assert worst(pool_vectors(f.T, h, SIZES) @ u.T, want) < tolerance
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["shared attention", "attention per class"])
+@pytest.mark.parametrize("per_sample", [False, True], ids=["fixed values", "values per sample"])
+def test_the_code_for_gpus_has_the_same_gradients(own, per_sample):
+    g = torch.Generator().manual_seed(1)
+    n = sum(SIZES)
+    scores = torch.randn((3, 5, n) if own or per_sample else (5, n), generator=g, dtype=F64)
+    values = torch.randn((3, 5, n) if per_sample else (3, n), generator=g, dtype=F64)
+    weights = torch.randn(len(SIZES), 5, 3, generator=g, dtype=F64)
+    results = []
+    for moved in (lambda v: v, as_on_a_gpu):
+        leaves = [v.clone().requires_grad_() for v in (scores, values)]
+        pooled = pool(*map(moved, leaves), SIZES)
+        grads = torch.autograd.grad((pooled * weights).sum(), leaves)
+        results.append([pooled.as_subclass(torch.Tensor), *grads])
+    for actual, want in zip(*results, strict=True):
+        torch.testing.assert_close(actual, want, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_scores_of_ten_thousand_are_pooled_and_differentiated_as_small_ones(size):
     f, h, u = inputs(SIZES, samples=4, classes=1, dtype=torch.float32)

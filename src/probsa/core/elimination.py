@@ -31,6 +31,7 @@ LARGEST = 1 << 29
 """Largest number of elements of a bag's matrices: 4 GB in double precision."""
 
 Shapes = tuple[tuple[int, ...], ...]
+"""Those of the arrays of a level."""
 
 
 class GraphPlan:
@@ -159,7 +160,7 @@ class Elimination:
         return self._repeated[copies]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Elimination":
-        """Return the same on another device; what is not made yet is made there."""
+        """Return the same on another device; what is not made yet is made when it is asked for."""
         moved = Elimination(self.plans, self.names)
         if self._indices is not None:
             moved._shapes = self._shapes
@@ -181,14 +182,16 @@ class Elimination:
         """
         if self._indices is not None:
             return
+        shapes: list[tuple[Sequence[int], list[Shapes]]] = []
         arrays: list[np.ndarray] = []
         numbers: list[int] = []
         for bags, levels in self._groups():
-            self._shapes.append((bags, [tuple(array.shape for array in level) for level in levels]))
+            shapes.append((bags, [tuple(array.shape for array in level) for level in levels]))
             for level in levels:
                 arrays += [array.ravel() for array in level]
             numbers += bags
         arrays.append(np.argsort(numbers))
+        self._shapes = shapes
         # one tensor, so that one copy brings all of it to a device
         self._indices = torch.from_numpy(np.concatenate(arrays))
 

@@ -7,13 +7,14 @@ Shapes: n instances, s samples, c classes; weights and values have their instanc
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from ..core import as_segments, is_on_cpu, segment_softmax, segment_sum, without_autocast
+from ..core import Segments, as_segments, is_on_cpu, segment_softmax, segment_sum, without_autocast
 from ..variational import block_size
 
 Scores = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
@@ -96,7 +97,35 @@ def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, 
         v_ncs = values.movedim(-1, 0)
         if v_ncs.ndim == 2:
             v_ncs = v_ncs[..., None]
-        return segment_sum(segment_softmax(s_ncs, sizes) * v_ncs, sizes).transpose(1, 2)
+        segments = as_segments(sizes, scores.device)
+        pooled: Tensor = _PooledTogether.apply(s_ncs, v_ncs, segments)  # pyright: ignore
+        return pooled.transpose(1, 2)
+
+
+class _PooledTogether(torch.autograd.Function):
+    """Σ_n softmax(s)_n v_n of all bags, with the gradients in closed form.
+
+    With ℓ = Σ_n a_n v_n and its gradient G, those of v and s are a_n G and a_n Σ_c G (v_n − ℓ).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, v: Tensor, segments: Segments) -> Tensor:
+        a = segment_softmax(s, segments)
+        pooled = segment_sum(a * v, segments)
+        ctx.save_for_backward(a, v, pooled)
+        ctx.segments = segments
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore
+        a, v, pooled = ctx.saved_tensors
+        # rows of both at once: the bag's logits and their gradients
+        rows = ctx.segments.spread(torch.stack([pooled, grad], 1))
+        pooled_n, grad_n = rows.unbind(1)
+        by_value = (a * grad_n).sum_to_size(v.shape)
+        by_score = (a * grad_n * (v - pooled_n)).sum_to_size(a.shape)
+        return by_score, by_value, None
 
 
 def weigh(a: Weights, values: Values) -> Float[Tensor, "s classes"]:
