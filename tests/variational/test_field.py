@@ -379,3 +379,35 @@ def test_the_weight_of_neighbours_of_several_classes_is_their_mean():
         q = Field(nu[:, c], tau[:, c], prior=prior, bags=bags)
         class_weights.append(q.neighbour_weight)
     torch.testing.assert_close(weight, torch.stack(class_weights).mean(0))
+
+
+def test_a_bag_that_diverged_leaves_the_others_as_they_are():
+    """Bags of similar sizes are nodes of the same levels, filled up to equal widths."""
+    bags = pack(
+        [lattice_bag(24, seed=k) for k in range(3)] + [random_bag(n, features=1) for n in (40, 35)]
+    )
+    sizes = bags.sizes
+    assert min(sizes[:3]) > elimination.DENSE
+    trees = bags.elimination.trees(torch.device("cpu"))
+    assert sorted(list(tree.bags) for tree in trees) == [[0, 1, 2], [3, 4]]
+    nu, tau = (v.detach() for v in statements(sum(sizes)))
+    prior = Dirichlet(kappa=0.5, ridge=0.05)
+    noise = torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    whole = Field(nu, tau, prior=prior, bags=bags)
+    broken = tau.clone()
+    start = 0
+    for n, is_broken in zip(sizes, (True, False, False, False, True), strict=True):
+        if is_broken:
+            broken[start : start + n] = torch.nan
+        start += n
+    q = Field(nu, broken, prior=prior, bags=bags)
+    rows = broken.isfinite()
+    assert bool(q.mean[~rows].isnan().all())
+    for mine, theirs in (
+        (q.mean, whole.mean),
+        (q.variance, whole.variance),
+        (q.rsample(3, noise=noise), whole.rsample(3, noise=noise)),
+    ):
+        assert torch.equal(mine[rows], theirs[rows])
+    kl = q.kl(prior, bags)
+    assert kl.isnan().tolist() == [True, False, False, False, True]
