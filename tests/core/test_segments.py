@@ -90,7 +90,7 @@ def test_empty_batches_and_segments_and_ties():
         result.sum().backward()
     assert segment_topk(v[:, 0], (), k=2) == []
     assert segment_argmax(v, ()).shape[0] == 0
-    assert Segments.of(()).index.tolist() == []
+    assert Segments.of(()).bag.tolist() == []
     v = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
     result = segment_sum(v, (0, 2, 0, 1))
     assert result.tolist() == [0, 3, 0, 4]
@@ -99,7 +99,7 @@ def test_empty_batches_and_segments_and_ties():
     v = torch.tensor([2.0, 1.0, 2.0, 5.0], requires_grad=True)
     segment_max(v, (3, 1)).sum().backward()
     assert v.grad.tolist() == [0.5, 0.0, 0.5, 1.0]
-    assert Segments.of((2, 1, 3)).index.tolist() == [0, 0, 1, 2, 2, 2]
+    assert Segments.of((2, 1, 3)).bag.tolist() == [0, 0, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", [*REDUCTIONS, "softmax", "argmax"])

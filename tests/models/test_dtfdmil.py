@@ -39,7 +39,7 @@ def test_tier_one_of_the_original(golden, b):
     close(h, golden.expected(f"bag{b}.midfeat"))
     close(out.extras["attention"], golden.expected(f"bag{b}.att_raw"))
     order = order_within(golden.noise(b), groups.of)[:, 0]
-    sizes = groups.sizes.tolist()
+    sizes = list(groups.sizes)
     a = groups.softmax(out.extras["attention"])[order, 0]
     cam = a[:, None] * F.linear(h, model.classifier.weight)[order]
     values = {"att": a, "cam": cam, "prob_last": model.margin(cam).sigmoid()}
@@ -150,7 +150,7 @@ def test_groups_are_cut_like_an_array_and_each_bag_by_itself():
         for s in range(3):
             order = noise[start : start + n, s].argsort()
             for g, rows in enumerate(np.array_split(order.numpy(), 4)):
-                assert groups.sizes[4 * b + g].item() == len(rows)
+                assert groups.sizes[4 * b + g] == len(rows)
                 assert (groups.of[start:, s][rows] == 4 * b + g).all()
         start += n
 
@@ -160,7 +160,7 @@ def test_a_group_too_small_gives_an_instance_twice():
     bags = pack([random_bag(11, seed=1, features=6), random_bag(1, seed=2, features=6)])
     groups = model.groups(bags, noise=torch.rand(12, 1, dtype=F64), generator=None)
     chosen, counts = distilled(model, bags, groups)
-    assert counts == [16, 2] and groups.sizes.tolist() == [3, 3, 3, 2, 1, 0, 0, 0]
+    assert counts == [16, 2] and list(groups.sizes) == [3, 3, 3, 2, 1, 0, 0, 0]
     h = model.instances(bags)
     key = groups.softmax(model.attention(h).mean) * F.linear(h, model.classifier.weight)
     want = []

@@ -25,7 +25,6 @@ from ..core import (
     SampleCount,
     Seed,
     Segments,
-    Sizes,
     StepCount,
     StepOrNoneCount,
     Width,
@@ -227,9 +226,7 @@ class DTFDMIL(Model):
             a = groups.softmax(e)
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
-            features, sizes = self.distilled(
-                h, a, pooled, cam=cam, e=e, groups=groups, sizes=bags.sizes
-            )
+            features, sizes = self.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
             logits = self.second_tier(features if self.joint else features.detach(), sizes)
             scores = self.scores(e.detach(), cam, bags)
             group_logits = self.classifier(self.dropout(pooled))
@@ -286,12 +283,14 @@ class DTFDMIL(Model):
         cam: Float[Tensor, "n classes"],
         e: Float[Tensor, " n"],
         groups: Groups,
-        sizes: Sizes,
     ) -> tuple[Float[Tensor, "m samples d"], list[int]]:
         """Return the input of tier 2, and its number of vectors per bag."""
+        bag_groups: list[tuple[int, ...]] = []
+        for first in range(0, len(groups.sizes), self.n_groups):
+            bag_groups.append(groups.sizes[first : first + self.n_groups])
         if self.distill == "afs":
             filled = [group for group, size in enumerate(groups.sizes) if size]
-            counts = [min(self.n_groups, n) for n in sizes]
+            counts = [sum(size > 0 for size in group_sizes) for group_sizes in bag_groups]
             return pooled.flatten(0, 1).index_select(0, rows_on(h.device, filled)), counts
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
@@ -301,9 +300,9 @@ class DTFDMIL(Model):
         places: list[int] = []  # in `ranked`
         counts: list[int] = []
         start = 0
-        for first in range(0, len(groups.sizes), self.n_groups):
+        for group_sizes in bag_groups:
             bag_places: list[int] = []
-            for n in groups.sizes[first : first + self.n_groups]:
+            for n in group_sizes:
                 end = start + n
                 k = min(self.instances_per_group or n, n)
                 bag_places += range(start, start + k)
