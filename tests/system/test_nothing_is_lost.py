@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -157,6 +158,15 @@ CASES = {
     ),
     "demo": Case(line="demo --out OUT", inputs=("data",), slow=True),
 }
+
+
+def cases(part: int) -> list[Any]:
+    """Return all commands; the nightly run has those of the other half, which other tests have."""
+    parted = enumerate(CASES)
+    return [
+        name if k % 2 == part else pytest.param(name, marks=pytest.mark.nightly)
+        for k, name in parted
+    ]
 
 
 def call(*words: str) -> int:
@@ -320,7 +330,7 @@ def places(name: str, inputs: Path) -> list[Path]:
     return list(dict.fromkeys([*entries, *inside, entries[0] / "made", entries[0].parent]))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(0))
 def test_outputs_at_inputs(name: str, stored: Path, tmp_path: Path) -> None:
     case = CASES[name]
     faults = []
@@ -359,7 +369,7 @@ def ways(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
         yield (path,)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(1))
 def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
     case = CASES[name]
     faults = []
@@ -433,7 +443,7 @@ def changes(name: str, folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[st
         yield (path,), ()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(0))
 def test_an_output_that_the_user_changed(
     name: str, written: Callable[[str], Path], tmp_path: Path
 ) -> None:
