@@ -10,7 +10,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.made_studies import asap_xml, lattice, write_slide
+from support.one_process import use_one_process
 from support.stored import write_folder
 
 from probsa.cli import demo, main
-from probsa.cli.flags import WorkFlags
-from probsa.cohorts import RunOptions
 from probsa.workflow import runs
 
 UNFORESEEN = 70
@@ -180,14 +179,9 @@ def call(*words: str) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_one_process() -> Iterator[None]:
-    """Slides are cut in this process, where a new one would take longer than they do."""
+    """Slides are cut in this process, and demos and reports are short."""
     patch = pytest.MonkeyPatch()
-    options = WorkFlags.options
-    patch.setattr(
-        WorkFlags, "options", lambda self, **how: replace(options(self, **how), isolated=False)
-    )
-    one = RunOptions(workers=1)
-    patch.setattr("probsa.workflow.pipeline.RunOptions", lambda **_: one)
+    use_one_process(patch)
     patch.setattr(demo, "run_demo", partial(demo.run_demo, slides=20, epochs=1))
     patch.setattr(demo, "MODELS", {demo.DEFAULT: "default recipe", "abmil": "ABMIL"})
     patch.setattr(demo, "MEMBERS", 1)
