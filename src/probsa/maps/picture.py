@@ -56,8 +56,6 @@ CHARACTER = 0.065
 """Width in inches of a character of the size `SMALL`, on average."""
 TITLE_CHARACTER = 0.098
 """Width in inches of a bold character of the size `LARGE`, on average."""
-LINE = 0.22
-"""Height in inches of a line of the size `LARGE`, rounded up."""
 TITLE_MARGIN = 0.3
 """Inches at the sides of a page that its title and its caption leave blank, rounded up."""
 WORDS_LEFT = 0.1
@@ -299,7 +297,8 @@ def draw_page(
 
 def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int) -> Figure:
     """Return a figure with room for panels of this size in all and their words, for `finish`."""
-    size = (width + 2 * columns + 1, height + 1.5 * rows + 1)
+    # words beside panels take about this width, and words above and below at most this height
+    size = (width + 1.2 * columns, height + 1.5 * rows + 1)
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -352,8 +351,9 @@ def finish(
     )
     with missing_letters():
         page.measure()
+        height_of_blanks = page.height_of_words
         page.write_words()
-        page.height += LINE * page.further_lines
+        page.height += page.height_of_words - height_of_blanks
         # the words change the size of the page, which changes a little how they are broken, and
         # colour bars are as much too wide as panels are: each step measures the panel anew
         for _ in range(MOST_STEPS):
@@ -392,7 +392,7 @@ class _Page:
     below: Text | None
     """The caption on the page."""
     fits: bool = False
-    """Whether the panel has its size, to a pixel, since the page was last measured."""
+    """Whether the panel had nearly its size when the page was last measured."""
 
     @property
     def room(self) -> float:
@@ -400,10 +400,10 @@ class _Page:
         return max(self.width, NARROWEST)
 
     @property
-    def further_lines(self) -> int:
-        """Lines of the words on the page beside the first ones."""
+    def height_of_words(self) -> float:
+        """Height in inches of the title and the caption as they are on the page."""
         texts = [self.above] if self.below is None else [self.above, self.below]
-        return sum(len(text.get_text().splitlines()) - 1 for text in texts)
+        return sum(text.get_window_extent().height for text in texts) / self.figure.dpi
 
     def measure(self) -> None:
         """Lay the page out, and change its size by what all panels are too small or too large."""
@@ -414,7 +414,9 @@ class _Page:
         missing_height = self.panel_size[1] - box.height * page_height
         self.width += missing_width / self.share[0]
         self.height += missing_height / self.share[1]
-        self.fits = max(abs(missing_width), abs(missing_height)) * self.figure.dpi <= 1
+        # rounding its corners may move each edge of the panel by half a pixel
+        most = (MOST_OFF - 0.5) / self.figure.dpi
+        self.fits = max(abs(missing_width), abs(missing_height)) <= most
 
     def write_words(self) -> None:
         """Break the title and the caption into lines as wide as the page."""
