@@ -37,6 +37,8 @@ LONG = (
 """Folders with long tests, which start first: otherwise one process waits for the last of them."""
 
 MANY = {
+    "maps/test_compare.py": 3,
+    "maps/test_draw.py": 3,
     "models/test_argument_limits.py": 7,
     "system/test_faults.py": 7,
     "exports/test_values.py": 5,
