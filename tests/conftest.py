@@ -5,6 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+# Threads that wait do so asleep: commands set their own number of threads, and on small tensors
+# these would spend most of the time of the processor waiting for one another.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import jaxtyping
 import pytest
 import torch
@@ -33,6 +37,8 @@ LONG = (
 """Folders with long tests, which start first: otherwise one process waits for the last of them."""
 
 MANY = {
+    "maps/test_compare.py": 3,
+    "maps/test_draw.py": 3,
     "models/test_argument_limits.py": 7,
     "system/test_faults.py": 7,
     "exports/test_values.py": 5,
@@ -50,7 +56,6 @@ DRAWN = (
     "system/test_attention_by_class.py",
     "system/test_end_to_end.py",
     "system/test_from_pixels.py",
-    "system/test_killed.py",
     "view",
 )
 """Folders and files whose tests look at pictures. Elsewhere these are blank by default."""

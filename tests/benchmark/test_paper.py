@@ -81,10 +81,19 @@ def experiments(tmp_path_factory):
     return folders
 
 
+@pytest.fixture(scope="module")
+def results(experiments):
+    return {at_half: read_results(out) for at_half, out in experiments.items()}
+
+
+@pytest.fixture(scope="module")
+def comparisons(results):
+    return {at_half: comparison_table(read, "local") for at_half, read in results.items()}
+
+
 @pytest.mark.parametrize(("at_half", "shown"), [(True, "f1_at_0_5"), (False, "f1")])
-def test_ranks_are_over_the_six_columns_that_are_shown(experiments, at_half, shown):
-    results = read_results(experiments[at_half])
-    table = comparison_table(results, "local")
+def test_ranks_are_over_the_six_columns_that_are_shown(comparisons, at_half, shown):
+    table = comparisons[at_half]
     assert table is not None
     keys = [column.key for column in table.columns]
     columns = [(data, metric) for data in SETS for metric in ("auroc", shown)]
@@ -106,8 +115,8 @@ def test_ranks_are_over_the_six_columns_that_are_shown(experiments, at_half, sho
 
 
 @pytest.mark.parametrize("at_half", [True, False])
-def test_both_f1_stand_in_the_tables_of_a_data_set(experiments, at_half):
-    table = comparison_table(read_results(experiments[at_half]), "local")
+def test_both_f1_stand_in_the_tables_of_a_data_set(comparisons, at_half):
+    table = comparisons[at_half]
     assert table is not None
     for pooled, data in zip(table.follow, sorted(SETS), strict=True):
         keys = [column.key for column in pooled.columns]
@@ -120,8 +129,8 @@ def test_both_f1_stand_in_the_tables_of_a_data_set(experiments, at_half):
     assert values(4)["rsna", "f1"].mean() != pytest.approx(values(4)["rsna", "f1_at_0_5"].mean())
 
 
-def test_the_ablation_has_f1_at_half_too(experiments):
-    table = ablation_table(read_results(experiments[True]))
+def test_the_ablation_has_f1_at_half_too(results):
+    table = ablation_table(results[True])
     assert table is not None
     keys = [column.key for column in table.columns]
     assert "rsna_f1_at_0_5" in keys and "rsna_f1" not in keys
@@ -152,8 +161,8 @@ def script(monkeypatch, capsys):
     return run
 
 
-def test_figures_3_and_4_show_the_columns_of_the_tables(experiments):
-    scores = read_results(experiments[True]).scores
+def test_figures_3_and_4_show_the_columns_of_the_tables(results):
+    scores = results[True].scores
     metrics = {"AUROC": "auroc", "F1 at 0.5": "f1_at_0_5"}
     chosen = [0, 1, 2, 4]
     names = [m if kl is None else f"{m} λ={kl}" for m, kl in (METHODS[k] for k in chosen)]
@@ -175,9 +184,9 @@ def test_figures_3_and_4_show_the_columns_of_the_tables(experiments):
         assert points[MEAN, metric] == pytest.approx(np.mean(by_hand), abs=1e-9)
 
 
-def test_our_numbers_stand_beside_the_papers(experiments, script):
+def test_our_numbers_stand_beside_the_papers(experiments, results, script):
     out = experiments[True]
-    write_tables(read_results(out), out)
+    write_tables(results[True], out)
     text = script("paper", out)
     diag = next(line for line in text.splitlines() if line.startswith("| ABMIL+ProbSA Diag |"))
     cells = [cell.strip() for cell in diag.split("|")][3:-1]

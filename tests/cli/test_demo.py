@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from sklearn.metrics import average_precision_score, roc_auc_score
+from support.blank_pictures import use_blank_pictures
 
+from probsa.cli import demo
 from probsa.cli.demo import (
     DEFAULT,
     MARK,
@@ -132,16 +134,23 @@ def test_an_auroc_that_is_no_better_than_chance_is_named(auroc, is_named):
     assert bool(beside_chance(auroc)) is is_named
 
 
-def test_a_demo_replaces_its_own_folder_and_no_other(done, out, tmp_path):
+def test_a_demo_replaces_its_own_folder_and_no_other(tmp_path, monkeypatch):
+    """A smaller one with blank pictures and two models of a single member, as it is run twice."""
+    use_blank_pictures(monkeypatch)
+    models = {name: MODELS[name] for name in ("abmil", DEFAULT)}
+    monkeypatch.setattr(demo, "MODELS", models)
+    monkeypatch.setattr(demo, "MEMBERS", 1)
+    out = tmp_path / "out"
+    done = run_demo(out, slides=20, epochs=1)
     (out / "mine.txt").write_text("kept")
     (out / "maps" / "old.png").write_text("old")
     with pytest.raises(OutputExists, match=r"old\.png"):
-        run_demo(out, slides=40, epochs=2)
+        run_demo(out, slides=20, epochs=1)
     assert (out / "data" / "labels.csv").is_file()
     note_written(out / "maps" / "old.png")
-    again = run_demo(out, slides=40, epochs=2)
+    again = run_demo(out, slides=20, epochs=1)
     assert not (out / "maps" / "old.png").exists() and (out / "mine.txt").read_text() == "kept"
-    for model in MODELS:  # and the same seed gives the same metrics
+    for model in models:  # and the same seed gives the same metrics
         assert again["models"][model]["metrics"] == done["models"][model]["metrics"]
     other = tmp_path / "other"
     other.mkdir()

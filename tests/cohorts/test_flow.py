@@ -408,6 +408,7 @@ def test_a_decoder_that_crashes_costs_one_slide(slides, tmp_path, monkeypatch, w
 
 def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
     """Readers read ahead: they die at slide1 while slide0 is still in progress."""
+    fork_workers(monkeypatch)
     shutil.rmtree(work / NAME / "features_handcrafted")
     monkeypatch.setattr(reading, "PixelReader", CrashingReader)
     report = extract_cohort(work, ExtractOptions(batch=7, readers=1))

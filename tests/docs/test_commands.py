@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.made_slides import tissue, write_slide
+from support.one_process import use_one_process
 
 from probsa.cli import main
 from probsa.cli.command import Command
@@ -110,6 +111,13 @@ def test_the_arguments_of_each_line_exist(page, words):
                 section_keys()[key].read(value)
             else:
                 assert key == "model.name" or key.removeprefix("model.") in own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_one_process():
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_process(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -336,15 +336,26 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     assert ring[2] == (coords[2] + 128).tolist()
 
 
-@pytest.mark.parametrize("features", [".", "s", "s/features_resnet50"])
-def test_features_in_a_work_folder_tell_their_slides(tmp_path, features):
+@pytest.fixture
+def work_with_features(tmp_path):
+    """A work folder of the slide `a` with a folder of features."""
     slide_file(tmp_path / "slides")
     work = work_folder(tmp_path / "w", {"s": cut(lattice())}, source=tmp_path / "slides" / "a.png")
     (work / "s" / "features_resnet50").mkdir()
-    found = sources_of_features(work / features)
-    assert found is not None and found.folder == work
+    return work
+
+
+@pytest.mark.parametrize("features", [".", "s", "s/features_resnet50"])
+def test_features_in_a_work_folder_tell_their_slides(work_with_features, features):
+    found = sources_of_features(work_with_features / features)
+    assert found is not None and found.folder == work_with_features
     p = replace(bag(lattice()), name="a")
     assert found.is_at_hand(p) and not found.is_at_hand(replace(p, name="b"))
+
+
+def test_maps_lie_over_the_slides_that_are_at_hand(work_with_features, tmp_path):
+    found = sources_of_features(work_with_features / "s/features_resnet50")
+    p = replace(bag(lattice()), name="a")
     how = OverlaySettings(where_at_hand=True)
     preds = write_folder(tmp_path / "p", p, replace(p, name="b"))
     assert render_folder(preds, tmp_path / "over", over=(found, how)) == []

@@ -209,9 +209,9 @@ TERMS: dict[str, dict[str, object]] = {
 
 ODD = [
     *((term, 1, 0) for term in TERMS),
-    ("none", 1, 1),
+    pytest.param("none", 1, 1, marks=pytest.mark.nightly),
     ("negatives", 1, 1),
-    ("guidance", 3, 0),
+    pytest.param("guidance", 3, 0, marks=pytest.mark.nightly),
     ("negatives", 3, 2),
     *(pytest.param("negatives", 3, label, marks=pytest.mark.nightly) for label in (0, 1)),
 ]

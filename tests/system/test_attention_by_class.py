@@ -47,7 +47,10 @@ def test_a_prediction_has_the_models_columns(tmp_path, columns, kind):
             assert not none.any()
 
 
-@pytest.fixture(scope="module", params=CASES)
+FURTHER = pytest.param("two classes", marks=pytest.mark.nightly)
+
+
+@pytest.fixture(scope="module", params=["one logit", FURTHER, "three classes"])
 def run(request, tmp_path_factory):
     """A trained run: (features, labels, run folder, columns)."""
     classes, columns = CASES[request.param]

@@ -12,7 +12,10 @@ from probsa.evaluation.storage import read_instances
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "bags"), [("ct_ich", 82), ("colon_tiles", 100)])
+@pytest.mark.parametrize(
+    ("name", "bags"),
+    [("ct_ich", 82), pytest.param("colon_tiles", 100, marks=pytest.mark.nightly)],
+)
 def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, bags):
     folder = shared_data / "bags" / name
     features = str(folder / "features")
@@ -22,7 +25,7 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
     maps = tmp_path / "maps"
     flags = (
         f"--features {features} --labels {labels} --model abmil-probsa-diag --test-fold 0 "
-        "--standardize --batch-size 4 --learning-rate 3e-4 --epochs 6 --device cpu "
+        "--standardize --batch-size 4 --learning-rate 3e-4 --epochs 2 --device cpu "
         f"--tensorboard false --maps none --out {run} --json"
     )
     assert main(["train", *flags.split()]) == 0
@@ -30,7 +33,7 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
     given = ["predict", str(run), "--features", features, "--out", str(preds), "--json"]
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["bags"] == bags
-    assert main(["evaluate", str(preds), "--labels", labels, "--bootstrap", "200", "--json"]) == 0
+    assert main(["evaluate", str(preds), "--labels", labels, "--bootstrap", "50", "--json"]) == 0
     json.loads(capsys.readouterr().out)
     with (preds / "predictions.csv").open() as f:
         row = next(r for r in csv.DictReader(f) if r["part"] == "test" and r["label"] != "0")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.made_slides import tissue, write_slide
+from support.one_process import use_one_process
 
 from probsa.cli import main
 from probsa.core import TextTable, read_bag
@@ -65,7 +66,9 @@ def trained(tmp_path_factory):
     for k in range(10):
         image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
         write_slide(folder / "slides" / f"s{k}.tiff", image)
-    run("patch", folder / "slides", "--out", folder / "work", *CUT)
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_process(patch)
+        run("patch", folder / "slides", "--out", folder / "work", *CUT)
     run("extract", folder / "work", *EXTRACT)
     labels = write_labels(folder / "labels.csv", [f"s{k}" for k in range(10)])
     train(folder / "work", labels, folder / "run")
@@ -190,7 +193,8 @@ def _json(capsys, *words, status):
     return capsys.readouterr().out
 
 
-def test_wrong_usage(tmp_path, capsys):
+def test_wrong_usage(tmp_path, monkeypatch, capsys):
+    use_one_process(monkeypatch)
     write_slide(tmp_path / "s" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
     patch = ("patch", tmp_path / "s", "--out", tmp_path / "w")
     for words, named in (
@@ -215,7 +219,8 @@ def test_wrong_usage(tmp_path, capsys):
         assert named in capsys.readouterr().err, words
 
 
-def test_a_dry_run_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
+    use_one_process(monkeypatch)
     for k in range(3):
         image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
         write_slide(tmp_path / "s" / f"x{k}.tiff", image)

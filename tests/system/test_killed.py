@@ -13,6 +13,13 @@ from support.toy_stage import wait_for
 from probsa.cli import main
 from probsa.evaluation import read_predictions
 
+# Draws no pictures: what a process leaves behind does not depend on what they show.
+BLANK = """
+import pytest
+from support.blank_pictures import use_blank_pictures
+
+use_blank_pictures(pytest.MonkeyPatch())
+"""
 # A process that sends itself a signal in the middle of the n-th file that it writes, before the
 # file is flushed and renamed.
 PROGRAM = """
@@ -34,12 +41,12 @@ sys.exit(main({arguments!r}))
 
 STATUS = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}
 """Status of a process that was ended by a signal; it handles all but SIGKILL itself."""
-MAIN = "import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
+MAIN = f"{BLANK}import sys; from probsa.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def kill(arguments, *, n, signal_name="SIGKILL"):
     """Run a command that is ended by a signal while it writes its n-th file."""
-    program = PROGRAM.format(
+    program = BLANK + PROGRAM.format(
         n=n, signal_name=signal_name, arguments=[str(argument) for argument in arguments]
     )
     process = forks.run(program)

@@ -10,20 +10,20 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from PIL import Image
 from support.made_studies import asap_xml, lattice, write_slide
+from support.one_process import use_one_process
 from support.stored import write_folder
 
 from probsa.cli import demo, main
-from probsa.cli.flags import WorkFlags
-from probsa.cohorts import RunOptions
 from probsa.workflow import runs
 
 UNFORESEEN = 70
@@ -159,6 +159,15 @@ CASES = {
 }
 
 
+def cases(part: int) -> list[Any]:
+    """Return all commands; the nightly run has those of the other half, which other tests have."""
+    parted = enumerate(CASES)
+    return [
+        name if k % 2 == part else pytest.param(name, marks=pytest.mark.nightly)
+        for k, name in parted
+    ]
+
+
 def call(*words: str) -> int:
     """Run a command in this process, and return its exit status."""
     sink = io.StringIO()
@@ -170,14 +179,9 @@ def call(*words: str) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_one_process() -> Iterator[None]:
-    """Slides are cut in this process, where a new one would take longer than they do."""
+    """Slides are cut in this process, and demos and reports are short."""
     patch = pytest.MonkeyPatch()
-    options = WorkFlags.options
-    patch.setattr(
-        WorkFlags, "options", lambda self, **how: replace(options(self, **how), isolated=False)
-    )
-    one = RunOptions(workers=1)
-    patch.setattr("probsa.workflow.pipeline.RunOptions", lambda **_: one)
+    use_one_process(patch)
     patch.setattr(demo, "run_demo", partial(demo.run_demo, slides=20, epochs=1))
     patch.setattr(demo, "MODELS", {demo.DEFAULT: "default recipe", "abmil": "ABMIL"})
     patch.setattr(demo, "MEMBERS", 1)
@@ -320,7 +324,7 @@ def places(name: str, inputs: Path) -> list[Path]:
     return list(dict.fromkeys([*entries, *inside, entries[0] / "made", entries[0].parent]))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(0))
 def test_outputs_at_inputs(name: str, stored: Path, tmp_path: Path) -> None:
     case = CASES[name]
     faults = []
@@ -359,7 +363,7 @@ def ways(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
         yield (path,)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(1))
 def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
     case = CASES[name]
     faults = []
@@ -433,7 +437,7 @@ def changes(name: str, folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[st
         yield (path,), ()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(0))
 def test_an_output_that_the_user_changed(
     name: str, written: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -1,17 +1,21 @@
 """docs/python.md: its examples run, in the order of the page, and do what the text says."""
 
 import re
-import subprocess
-import sys
 from typing import get_args
 
 import pytest
+from support import forks
 from support.paths import ROOT
 
 from probsa.core import GraphOptions
 from probsa.training.config import Tracker
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+ERRORS = """
+import warnings
+
+warnings.simplefilter("error", UserWarning)
+"""
 AFTERWARDS = """
 from sklearn.metrics import roc_auc_score
 
@@ -31,19 +35,12 @@ assert survival.predict_survival_function(slides).shape == (24, len(survival.tim
 """
 
 
-def test_the_examples_run_and_learn(tmp_path):
+def test_the_examples_run_and_learn(tmp_path, monkeypatch):
     pytest.importorskip("pandas")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    program = "\n".join([*blocks, AFTERWARDS])
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = forks.run("\n".join([ERRORS, *blocks, AFTERWARDS]))
+    assert done.returncode == 0, done.output() + done.errors()
 
 
 def test_the_options_and_extras_that_the_page_names_exist():

@@ -7,6 +7,7 @@ import shlex
 import pytest
 from support import forks
 from support.made_slides import tissue, write_slide
+from support.one_process import use_one_process
 from support.paths import ROOT
 from support.stored import write_folder
 
@@ -57,6 +58,7 @@ def test_the_python_example_runs():
 
 def test_the_commands_run_as_they_are_shown(tmp_path, monkeypatch, capsys):
     """On six small slides; the grid is listed but not trained."""
+    use_one_process(monkeypatch)
     for k in range(6):
         width = 1600 if k % 2 else 900
         image = tissue(2048, 1024, boxes=[(200, 100, width, 800)], seed=k)

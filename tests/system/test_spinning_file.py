@@ -74,7 +74,7 @@ def files_below(folder: Path) -> set[str]:
     ("command", "signals"),
     [
         ("convert", [signal.SIGTERM]),
-        ("predict", TWICE),
+        pytest.param("predict", TWICE, marks=NIGHTLY),
         pytest.param("convert", TWICE, marks=NIGHTLY),
         pytest.param("predict", [signal.SIGTERM], marks=NIGHTLY),
     ],

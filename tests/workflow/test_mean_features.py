@@ -79,7 +79,16 @@ def trained_on(folder, task, out):
     return train_and_report(read_run(None, run_keys(folder, task)), out, maps="none")
 
 
-@pytest.mark.parametrize("task", ["multiclass", "ordinal", "multilabel", "regression", "survival"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "multiclass",
+        pytest.param("ordinal", marks=pytest.mark.nightly),
+        pytest.param("multilabel", marks=pytest.mark.nightly),
+        "regression",
+        "survival",
+    ],
+)
 def test_reports_show_it_and_new_predictions_have_it(folder, tmp_path, task):
     trained = trained_on(folder, task, tmp_path / "run")
     run = trained.run

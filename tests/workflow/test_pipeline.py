@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from support.made_slides import tissue, write_slide
+from support.one_process import use_one_process
 from support.refusals import refused
 
 from probsa.cli import main
@@ -34,6 +35,13 @@ def slides(folder, count, *, seed=0):
         image = tissue(420, 420, boxes=[(20, 20, 360, 360)], seed=seed + k)
         write_slide(folder / f"s{k}.tiff", image)
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_one_process():
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_process(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine, PlaceHolderLayoutEngine
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from ..core import replacing
@@ -55,8 +56,6 @@ CHARACTER = 0.065
 """Width in inches of a character of the size `SMALL`, on average."""
 TITLE_CHARACTER = 0.098
 """Width in inches of a bold character of the size `LARGE`, on average."""
-LINE = 0.22
-"""Height in inches of a line of the size `LARGE`, rounded up."""
 TITLE_MARGIN = 0.3
 """Inches at the sides of a page that its title and its caption leave blank, rounded up."""
 WORDS_LEFT = 0.1
@@ -81,6 +80,8 @@ STACKED_WIDTH = 8.0
 """Width in inches of panels that are stacked."""
 NARROWEST = 6.4
 """Width in inches of the narrowest page, which may have a single panel."""
+MOST_STEPS = 3
+"""Most times that a page is laid out with its words."""
 MOST_OFF = 2
 """Pixels by which the layout may miss the size of a panel."""
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
@@ -296,7 +297,8 @@ def draw_page(
 
 def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int) -> Figure:
     """Return a figure with room for panels of this size in all and their words, for `finish`."""
-    size = (width + 2 * columns + 1, height + 1.5 * rows + 1)
+    # words beside panels take about this width, and words above and below at most this height
+    size = (width + 1.2 * columns, height + 1.5 * rows + 1)
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -326,6 +328,10 @@ def finish(
         title = Title(name, more=tuple(more))
     above = figure.suptitle(" ", x=0.0, ha="left", fontsize=LARGE, fontweight="bold")
     above.set_parse_math(False)  # a name may contain a dollar sign
+    below = None
+    if caption:
+        below = figure.supxlabel(" ", x=0.0, ha="left", fontsize=SMALL, linespacing=1.2)
+        below.set_parse_math(False)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(h_pad=0.08, w_pad=0.08, hspace=0.0, wspace=0.0)
@@ -338,31 +344,24 @@ def finish(
         share=share,
         width=width,
         height=height,
+        title=title,
+        caption=caption,
+        above=above,
+        below=below,
     )
     with missing_letters():
-        # the words change the size of the page, which changes a little how they are broken: each
-        # step measures the panel anew, and the last one settles both
         page.measure()
-        text = title.wrapped(page.room)
-        page.height += LINE * (len(text.splitlines()) - 1)  # one line has room already
-        above.set(text=text, x=WORDS_LEFT / page.room)
-        page.resize()
-
-        page.measure()
-        above.set(text=title.wrapped(page.room), x=WORDS_LEFT / page.room)
-        if caption:
-            text = fill(caption, int((page.room - TITLE_MARGIN) / CHARACTER))
-            page.height += LINE * len(text.splitlines())
-            below = figure.supxlabel(
-                text, x=WORDS_LEFT / page.room, ha="left", fontsize=SMALL, linespacing=1.2
-            )
-            below.set_parse_math(False)
-        page.resize()
-
-        page.measure()
-        above.set(text=title.wrapped(page.room), x=WORDS_LEFT / page.room)
-        page.resize()
-        engine.execute(figure)
+        height_of_blanks = page.height_of_words
+        page.write_words()
+        page.height += page.height_of_words - height_of_blanks
+        # the words change the size of the page, which changes a little how they are broken, and
+        # colour bars are as much too wide as panels are: each step measures the panel anew
+        for _ in range(MOST_STEPS):
+            page.resize()
+            page.measure()
+            if page.fits:
+                break
+            page.write_words()
     figure.set_layout_engine("none")
     _round_to_pixels(figure, size)
     return figure
@@ -386,19 +385,46 @@ class _Page:
     width: float
     """Inches that the panels and their words take."""
     height: float
+    title: Title
+    caption: str
+    above: Text
+    """The title on the page."""
+    below: Text | None
+    """The caption on the page."""
+    fits: bool = False
+    """Whether the panel had nearly its size when the page was last measured."""
 
     @property
     def room(self) -> float:
         """Width of the page in inches."""
         return max(self.width, NARROWEST)
 
+    @property
+    def height_of_words(self) -> float:
+        """Height in inches of the title and the caption as they are on the page."""
+        texts = [self.above] if self.below is None else [self.above, self.below]
+        return sum(text.get_window_extent().height for text in texts) / self.figure.dpi
+
     def measure(self) -> None:
         """Lay the page out, and change its size by what all panels are too small or too large."""
         self.engine.execute(self.figure)
         box = self.ax.get_position()
         page_width, page_height = self.figure.get_size_inches()
-        self.width += (self.panel_size[0] - box.width * page_width) / self.share[0]
-        self.height += (self.panel_size[1] - box.height * page_height) / self.share[1]
+        missing_width = self.panel_size[0] - box.width * page_width
+        missing_height = self.panel_size[1] - box.height * page_height
+        self.width += missing_width / self.share[0]
+        self.height += missing_height / self.share[1]
+        # rounding its corners may move each edge of the panel by half a pixel
+        most = (MOST_OFF - 0.5) / self.figure.dpi
+        self.fits = max(abs(missing_width), abs(missing_height)) <= most
+
+    def write_words(self) -> None:
+        """Break the title and the caption into lines as wide as the page."""
+        place = WORDS_LEFT / self.room
+        self.above.set(text=self.title.wrapped(self.room), x=place)
+        if self.below is not None:
+            characters = int((self.room - TITLE_MARGIN) / CHARACTER)
+            self.below.set(text=fill(self.caption, characters), x=place)
 
     def resize(self) -> None:
         """Give the page this size, in whole pixels; a narrow page is blank at its right."""

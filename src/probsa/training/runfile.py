@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from ..core import json_schema
 from ..errors import InputError
-from ..models import PRESET, arguments, build, look_up, plain_model
+from ..models import PRESET, Model, arguments, build, look_up, plain_model
 from .config import SECTIONS, RunConfig, RunKey, flatten, plain, section_keys
 from .given import FROM_DATA, Given, check_keys, given_run, registered_model
 from .recipes import default_recipe
@@ -106,11 +107,25 @@ def _run(model: str, settings: Given) -> RunConfig:
     # Only a constructor knows which values fit one another, such as heads and width. A small model
     # is built for that before a file is read.
     try:
-        small_model = build(model, in_dim=8, **config.model_arguments)
+        small_model = _small_model(model, config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {model}: {e}") from e
     check_selection(config.training, small_model, validation=True)
     return config
+
+
+def _small_model(model: str, model_arguments: Mapping[str, Any]) -> Model:
+    """Return a model of bags with few features, whose parameters may have no values.
+
+    Values are drawn only for a constructor that reads them, since those of a large model take most
+    of the time that a grid of many runs needs to be read.
+    """
+    try:
+        with torch.device("meta"):
+            return build(model, in_dim=8, **model_arguments)
+    except (ValueError, AssertionError, RuntimeError, TypeError):
+        # the arguments are wrong, or the constructor reads values: without "meta", this shows
+        return build(model, in_dim=8, **model_arguments)
 
 
 def commented(config: RunConfig) -> str:

@@ -131,7 +131,7 @@ def run(
     if not tables_only:
         given_grid(grid, keys, data=data or [])
     from ...benchmark import count_states, plan, read_grid, run_grid
-    from ..terminal import GridBar
+    from ..grid_bar import GridBar
 
     if tables_only:
         return tables(Path(grid_name(grid)))
