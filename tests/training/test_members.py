@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.made_runs import history_of, make_config, with_data
+from support.made_runs import history_of, make_config, with_data, with_training
 
 from probsa.errors import InputError
 from probsa.evaluation import Ensemble, load, read_predictions
@@ -170,7 +170,7 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     data = {k: getattr(config.data, k) for k in ("features", "labels")}
     assert read_run(None, {**data, "model": "evidence-field"}).model_arguments["level"] is None
     with_level = replace(config, model_arguments={**config.model_arguments, "level": 0.25})
-    run = train(with_level, tmp_path / "with_level")
+    run = train(with_training(with_level, epochs=1), tmp_path / "with_level")
     assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25
 
 
