@@ -9,6 +9,7 @@ is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research c
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,15 +17,23 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import HeadCount, StepCount, Width
+from ..core import HeadCount, StepCount, Width, as_segments
 from ..errors import InputError
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch < 2.10
-    varlen_attn = None
-
 After = Callable[[Tensor], Tensor]
+
+
+@cache
+def _varlen_attention() -> Callable[..., Tensor] | None:
+    """Return PyTorch's attention of variable lengths; None where PyTorch has none.
+
+    It is imported when a GPU first needs it, because that takes more than a second.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # torch < 2.10
+        return None
+    return varlen_attn
 
 
 def bag_attention(
@@ -36,10 +45,11 @@ def bag_attention(
     CUDA in half precision, where variable lengths are supported.
     """
     half = qkv.dtype in (torch.float16, torch.bfloat16)
-    if varlen_attn is not None and qkv.is_cuda and half and not dropout:
-        ends = torch.tensor([0, *sizes], device=qkv.device, dtype=torch.int32).cumsum(0).int()
+    varlen = _varlen_attention() if qkv.is_cuda and half and not dropout else None
+    if varlen is not None:
+        ends = as_segments(sizes, qkv.device).offsets.int()
         q, k, v = (part.contiguous() for part in qkv.unbind(1))  # as the kernel needs them
-        out = varlen_attn(q, k, v, ends, ends, max(sizes), max(sizes))
+        out = varlen(q, k, v, ends, ends, max(sizes), max(sizes))
         assert isinstance(out, Tensor)
         return out
     have_equal_sizes = len(set(sizes)) == 1
