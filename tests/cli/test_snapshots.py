@@ -38,6 +38,7 @@ FLOW = (
     "view predictions --export page",
     "run slides --model run --out ran --readers 0",
     "convert trident --from trident --out converted",
+    "folds cohort.csv --out folds.csv --folds 3 --sites apart",
     "dataset table --features work --labels labels.csv --out set",
     "benchmark grid.yaml --data set --dry-run",
     "models",
@@ -79,6 +80,8 @@ def write_inputs(folder: Path) -> None:
         write_slide(folder / "slides" / f"case{k}.tiff", image)
     rows = "".join(f"case{k},{k % 2},{k // 2}\n" for k in range(6))
     (folder / "labels.csv").write_text(f"bag,label,fold\n{rows}")
+    slides = "".join(f"TCGA-A{k // 8}-{k // 2:04}-0{k % 2}Z,{k // 2 % 2}\n" for k in range(48))
+    (folder / "cohort.csv").write_text(f"bag,label\n{slides}")
     grid = "{models: [{name: abmil, embed: 4}], splits: [0], epochs: 1, device: cpu, threads: 1}\n"
     (folder / "grid.yaml").write_text(grid)
     trident(folder / "trident", foreign_slide("s0"), foreign_slide("s1", seed=1))

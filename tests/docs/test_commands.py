@@ -132,6 +132,8 @@ def place(tmp_path_factory):
     rows = "".join(f"case0{k},{k % 2},{k // 2}\n" for k in range(6))
     for name in ("labels.csv", "cohort.csv"):
         (folder / name).write_text(f"bag,label,fold\n{rows}")
+    rows = "".join(f"b{k},{k % 2},p{k // 2},h{k // 6}\n" for k in range(48))
+    (folder / "cohort_labels.csv").write_text(f"bag,label,group,hospital\n{rows}")
     for line in (
         "patch slides --out work --mpp 0.5 --patch-size 128 --workers 1",
         "extract work --encoder handcrafted --readers 0",

@@ -25,7 +25,7 @@ The flow of the data, with the commands of each stage:
    1 slide              slides, DICOM, NIfTI     probsa info
    2 patches            tissue, coordinates      probsa patch
    3 features           one bag per slide        probsa extract, probsa convert
-   4 graph, 5 bags      stored bags, labels      read by every command below
+   4 graph, 5 bags      stored bags, labels      probsa folds, all commands below
    6 model              bags to probabilities    probsa models
    7 objective, 8 training                       probsa train
    9 evaluation         predictions, metrics     probsa predict, evaluate, sets
@@ -43,6 +43,7 @@ COMMANDS = (
     "extract",
     "convert",
     "dataset",
+    "folds",
     "train",
     "predict",
     "evaluate",

@@ -14,6 +14,7 @@ from .bag_notes import write_notes as write_notes
 from .bag_set import IN_MEMORY as IN_MEMORY
 from .bag_set import BagList as BagList
 from .bag_set import BagSet as BagSet
+from .barcodes import Barcodes as Barcodes
 from .choices import MOST_CACHE_GB as MOST_CACHE_GB
 from .choices import MOST_VALIDATION as MOST_VALIDATION
 from .choices import SourceFormat as SourceFormat
@@ -27,6 +28,9 @@ from .covariates import fit_encoder as fit_encoder
 from .covariates import read_covariates as read_covariates
 from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .feature_metadata import telling_metadata as telling_metadata
+from .fold_table import FoldOptions as FoldOptions
+from .fold_table import Folds as Folds
+from .folds import make_folds as make_folds
 from .labels import LabelTable as LabelTable
 from .labels import bags_without_label as bags_without_label
 from .labels import check_bag_table as check_bag_table

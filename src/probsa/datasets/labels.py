@@ -25,6 +25,7 @@ from ..tasks import (
     task_of_classes,
     unknown_column_advice,
 )
+from .barcodes import Barcodes
 from .names import (
     COLUMNS,
     HEADER,
@@ -154,6 +155,15 @@ class LabelTable:
     def group_of(self) -> dict[str, str]:
         """The group of each bag by its name; empty if the table has no groups."""
         return {} if self.groups is None else dict(zip(self.bags, self.groups, strict=True))
+
+    @property
+    def patients_in_names(self) -> Barcodes | None:
+        """What the names of the bags say if several are of one patient, but the table has no
+        groups; otherwise None."""
+        if self.groups is not None:
+            return None
+        barcodes = Barcodes.read(self.bags)
+        return barcodes if barcodes.shares_patients else None
 
     def place(self, row: int) -> str:
         """Return the line of a row, if it is known, and its bag, for messages."""

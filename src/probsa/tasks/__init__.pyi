@@ -17,6 +17,7 @@ from .labels import SHOWN as SHOWN
 from .labels import Cells as Cells
 from .labels import Labels as Labels
 from .labels import Rows as Rows
+from .labels import Stratum as Stratum
 from .labels import Target as Target
 from .labels import TargetOptions as TargetOptions
 from .labels import task_of_classes as task_of_classes

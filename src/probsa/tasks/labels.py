@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from ..core import TaskName, check_options, counted, finite_number, numbered_lines
 from ..errors import OneClass, TableError, hint
@@ -83,6 +83,15 @@ class TargetOptions:
     def columns(self) -> tuple[str, ...] | None:
         """The columns that the user named, or None."""
         return (self.target,) if isinstance(self.target, str) else self.target
+
+
+class Stratum(NamedTuple):
+    """Bags of which each fold should have its share."""
+
+    name: str
+    members: Bool[np.ndarray, " bags"]
+    needed: bool
+    """Whether some of these bags must train and others be tested: of a class, not of a range."""
 
 
 class Column(NamedTuple):
@@ -278,6 +287,11 @@ class Labels(ABC):
         """Return needed strata in words that follow "bag", such as `of class tumour`."""
         return f"of class {', '.join(names[k] for k in strata)}"
 
+    @abstractmethod
+    def fold_strata(self, y: Y, names: Names) -> list[Stratum]:
+        """Return what is balanced among folds, without what no bag has: classes or grades, each
+        finding present and absent, events and censored bags, or quintiles of a number."""
+
     def as_two_classes(self, y: Y, training: np.ndarray) -> Int[np.ndarray, " bags"]:
         """Return a class in place of the targets, to fit null maps on: of classes and grades
         themselves, else 1 for any finding, the event, or a number above the training median."""
@@ -417,6 +431,14 @@ class ClassLabels(Labels):
         """Return the different labels as they are written, in alphabetical order."""
         return sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
 
+    def fold_strata(self, y: Y, names: Names) -> list[Stratum]:
+        strata: list[Stratum] = []
+        for k, name in enumerate(names):
+            members = y[:, 0] == k
+            if members.any():
+                strata.append(Stratum(name, members, needed=True))
+        return strata
+
     def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         counts = {part: Counter(rows[:, 0].astype(int).tolist()) for part, rows in y.items()}
         training = counts.pop("train")
@@ -512,6 +534,13 @@ class FindingLabels(Labels):
     def label_columns(self, names: Names) -> tuple[str, ...]:
         return tuple(f"label_{name}" for name in names)
 
+    def fold_strata(self, y: Y, names: Names) -> list[Stratum]:
+        strata: list[Stratum] = []
+        for name, finding in zip(names, y.T, strict=True):
+            strata.append(Stratum(f"with {name}", finding == 1, needed=True))
+            strata.append(Stratum(f"without {name}", finding == 0, needed=False))
+        return [stratum for stratum in strata if stratum.members.any()]
+
     def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
         return (y == 1).any(1).astype(np.int64)
 
@@ -591,6 +620,16 @@ class NumberLabels(Labels):
             if np.bincount(merged).max() >= parts or not merged.any():
                 return merged
         return np.zeros_like(quintiles)
+
+    def fold_strata(self, y: Y, names: Names) -> list[Stratum]:
+        quintiles = np.array(self.bag_strata([(value,) for value in y[:, 0]]))
+        strata: list[Stratum] = []
+        for k in sorted(set(quintiles.tolist())):
+            members = quintiles == k
+            low = y[members, 0].min()
+            high = y[members, 0].max()
+            strata.append(Stratum(f"{k + 1}: {low:g} to {high:g}", members, needed=False))
+        return strata
 
     def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
         return (y[:, 0] > np.median(training)).astype(np.int64)
@@ -704,6 +743,11 @@ class EventLabels(Labels):
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
         return ("label_time", "label_event")
+
+    def fold_strata(self, y: Y, names: Names) -> list[Stratum]:
+        event = Stratum("event", y[:, 1] > 0, needed=True)
+        censored = Stratum("censored", y[:, 1] == 0, needed=False)
+        return [stratum for stratum in (event, censored) if stratum.members.any()]
 
     def stratum_names(self, strata: Iterable[int], names: Names) -> str:
         return "with an event"

@@ -693,6 +693,14 @@ def describe_data(prepared: PreparedData, reporter: Reporter) -> None:
         reporter.note(table.describe())
     for note in (*table.notes, *prepared.notes):
         reporter.note(f"note: {note}")
+    barcodes = table.patients_in_names
+    if barcodes is not None:
+        reporter.note(
+            f"note: {counted(barcodes.named, 'bag')} look like "
+            f"{counted(barcodes.patient_count, 'patient')} ({barcodes.form} names), but count as "
+            f"so many patients as bags: give {table.where} a column 'group' with the patient of "
+            "each bag, which probsa folds writes"
+        )
     if prepared.unlabelled:
         reporter.remark(
             f"left out {counted(len(prepared.unlabelled), 'bag')} of {prepared.bags.folder} "
