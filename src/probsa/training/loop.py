@@ -697,9 +697,9 @@ def describe_data(prepared: PreparedData, reporter: Reporter) -> None:
     if barcodes is not None:
         reporter.note(
             f"note: {counted(barcodes.named, 'bag')} look like "
-            f"{counted(barcodes.patient_count, 'patient')} ({barcodes.form} names), but count as "
-            f"so many patients as bags: give {table.where} a column 'group' with the patient of "
-            "each bag, which probsa folds writes"
+            f"{counted(barcodes.patient_count, 'patient')} ({barcodes.form} names), but each "
+            f"bag counts as a patient of its own: give {table.where} a column 'group' with the "
+            "patient of each bag, which probsa folds writes"
         )
     if prepared.unlabelled:
         reporter.remark(
