@@ -81,8 +81,20 @@ def made(path, **options):
     return make_folds(path, FoldOptions(**options), classes=CLASSES)
 
 
-@pytest.mark.parametrize("sites", [None, "spread", "apart"])
-@pytest.mark.parametrize("test_share", [0.0, 0.2])
+LONG = pytest.mark.nightly  # tens of seconds of the solver
+
+
+@pytest.mark.parametrize(
+    ("sites", "test_share"),
+    [
+        (None, 0.0),
+        (None, 0.2),
+        ("spread", 0.0),
+        ("spread", 0.2),
+        ("apart", 0.0),
+        pytest.param("apart", 0.2, marks=LONG),
+    ],
+)
 def test_patients_and_sites_stay_whole(tcga, small_tcga, sites, test_share):
     folds = made(small_tcga if test_share else tcga, sites=sites, test_share=test_share)
     patients = [bag[:12] for bag in folds.table.bags]
