@@ -24,7 +24,7 @@ After = Callable[[Tensor], Tensor]
 
 
 @cache
-def _varlen_attention() -> Callable[..., Tensor] | None:
+def _varlen_attention() -> Callable[..., Any] | None:
     """Return PyTorch's attention of variable lengths; None where PyTorch has none.
 
     It is imported when a GPU first needs it, because that takes more than a second.
