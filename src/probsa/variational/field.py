@@ -247,12 +247,11 @@ class Field(Posterior):
         however the samples were made.
         """
         x = self._gmrf.deviations(noise)
-        key = ("full_mean", True)
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             return self.full_mean.to(x.dtype) + x
         moved = self._with_motion(torch.cat([self._solution, x.to(self._full)]))
-        if key not in self.computed:
-            self.computed[key] = moved[0] - self._level
+        # the mean of this sweep, unless somebody has asked for it before
+        self.computed.setdefault(("full_mean", True), moved[0] - self._level)
         return self.full_mean.to(x.dtype) + moved[1:].to(x.dtype)
 
     @_ByGradMode
